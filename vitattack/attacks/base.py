@@ -1,0 +1,59 @@
+"""What an attack is: a frozen value, called with a victim, images, labels and a source of randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.losses import AnyLoss
+from vitattack.rng import SampleRng
+
+# Calibration images and labels, read only by the attacks that ask for them.
+Calibration = Callable[[], tuple[Tensor, Tensor]]
+
+
+class Victim(Protocol):
+    """Pixels in [0,1] to logits. `verdict` gives the logits of the plain model: a view never speaks for it."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor: ...
+
+
+class Crafted(NamedTuple):
+    """Candidates, and what the attack says of each; only the judge decides.
+
+    Evidence every attack gives: `fooled` (it claims the plain victim errs on this candidate), `first_fooled` (step of
+    the first success, -1 for none), `forwards` and `backwards` (passes spent on the sample).
+    """
+
+    x_adv: Tensor
+    evidence: Mapping[str, Tensor]
+
+
+@runtime_checkable
+class Attack(Protocol):
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Attack:
+        """Once per job: what must be learned from calibration images. Returns the attack that will be run."""
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted: ...
+
+    def with_loss(self, loss: AnyLoss) -> Attack:
+        """The same attack with another loss; wrappers pass it inwards, attacks without one refuse."""
+
+    def doubts(self) -> tuple[str, ...]:
+        """What a reader of the number should know about these settings."""
+
+
+def blank_evidence(x: Tensor) -> dict[str, Tensor]:
+    """Evidence of nothing done yet."""
+    count = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    return {
+        "fooled": torch.zeros_like(count, dtype=torch.bool),
+        "first_fooled": count - 1,
+        "forwards": count.clone(),
+        "backwards": count.clone(),
+    }

@@ -1,0 +1,79 @@
+"""Attacks made of attacks: the per-sample worst of several, and restarts of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from vitattack import losses
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence
+from vitattack.errors import UsageError
+from vitattack.losses import AnyLoss
+from vitattack.models.victim import frozen
+from vitattack.rng import SampleRng
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Attacks in turn, each on the samples still standing; a success is confirmed before its sample is let go.
+
+    With `fresh` each stage draws its own noise (restarts). Without it all stages see the noise they would see alone,
+    so that the outcome is the per-sample worst case of separate runs. Evidence `stage` says who broke the sample.
+    """
+
+    attacks: tuple[Attack, ...]
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.attacks:
+            raise UsageError("worst() holds no attack: write worst(pgd, gama)")
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Stages:
+        return replace(self, attacks=tuple(a.prepare(victim, calibration, rng=rng) for a in self.attacks))
+
+    def with_loss(self, loss: AnyLoss) -> Stages:
+        return replace(self, attacks=tuple(a.with_loss(loss) for a in self.attacks))
+
+    def doubts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(doubt for attack in self.attacks for doubt in attack.doubts()))
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        evidence = blank_evidence(x)
+        evidence["stage"] = torch.full_like(evidence["first_fooled"], -1)
+        result = x.clone()
+        active = torch.arange(len(x), device=x.device)
+        for number, attack in enumerate(self.attacks):
+            if len(active) == 0:
+                break
+            stream = rng[active]
+            crafted = attack(
+                victim, x[active], y[active], rng=stream.child("restart", number) if self.fresh and number else stream
+            )
+            result[active] = crafted.x_adv
+            for passes in ("forwards", "backwards"):
+                evidence[passes][active] += crafted.evidence[passes]
+            for name in crafted.evidence.keys() - evidence.keys():
+                rows = crafted.evidence[name]
+                evidence[name] = torch.zeros(len(x), dtype=rows.dtype, device=x.device)
+            for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", "stage"}:
+                evidence[name][active] = crafted.evidence[name]
+            fooled = self._confirm(victim, crafted, y[active])
+            evidence["forwards"][active] += crafted.evidence["fooled"].long()
+            evidence["fooled"][active] = fooled
+            evidence["stage"][active[fooled]] = number
+            active = active[~fooled]
+        return Crafted(result, evidence)
+
+    @staticmethod
+    def _confirm(victim: nn.Module, crafted: Crafted, y: Tensor) -> Tensor:
+        """Those of the claimed successes that a second forward, in another batch, gives again."""
+        fooled = crafted.evidence["fooled"].clone()
+        if bool(fooled.any()):
+            with frozen(victim), torch.no_grad():
+                x_adv = crafted.x_adv[fooled]
+                logits = victim(x_adv)
+                plain = victim.verdict(x_adv, logits)  # type: ignore[operator]
+                fooled[fooled.clone()] = ~losses.correct(plain, y[fooled])
+        return fooled

@@ -1,0 +1,120 @@
+"""The one gradient loop: FGSM, PGD, MIM, CW, DLR, GAMA, MIFPE and PMA are this loop with other plugs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack import losses
+from vitattack.attacks.base import Calibration, Crafted, blank_evidence
+from vitattack.attacks.starts import Start, Uniform
+from vitattack.attacks.steps import State, Steepest, StepRule
+from vitattack.errors import UsageError
+from vitattack.losses import AnyLoss, CrossEntropy, Moment
+from vitattack.models.victim import frozen
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Iterated ascent of a loss inside a ball.
+
+    One forward per step: the logits of an iterate give its verdict, its loss and its gradient, so T steps cost T + 1
+    forwards and T backwards. With `stop="first_success"` a fooled sample leaves the batch at once with the iterate that
+    fooled the model; with "never" everyone makes all steps and the last iterate is returned unseen, for T forwards.
+    """
+
+    ball: LpBall
+    steps: int
+    rule: StepRule = field(default_factory=Steepest)
+    loss: AnyLoss = field(default_factory=CrossEntropy)
+    start: Start = field(default_factory=Uniform)
+    stop: Literal["first_success", "never"] = "first_success"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"{self.steps} steps cannot move an image: use at least 1")
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Gradient:
+        return self
+
+    def with_loss(self, loss: AnyLoss) -> Gradient:
+        return replace(self, loss=loss)
+
+    def doubts(self) -> tuple[str, ...]:
+        reach = getattr(self.rule, "reach", lambda steps: 1.0)(self.steps)
+        if reach < 1 - 1e-9:
+            return (f"{self.steps} steps reach only {reach:.2f} eps: the edge of the budget is out of reach",)
+        return ()
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        evidence = blank_evidence(x)
+        evidence["zero_grad"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        result = x.clone()
+        if len(x) == 0:
+            return Crafted(result, evidence)
+        with frozen(victim):
+            self._run(victim, x, y, rng, result, evidence)
+        return Crafted(result, evidence)
+
+    def _run(
+        self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
+    ) -> None:
+        active = torch.arange(len(x), device=x.device)
+        x_adv = self.start(self.ball, x, rng=rng.child("start"))
+        clean = None
+        if losses.needs_clean(self.loss):
+            with torch.no_grad():
+                clean = victim(x)
+            evidence["forwards"] += 1
+        memory: losses.Memory = {}
+        state: State = self.rule.init(x, self.steps)
+
+        for t in range(self.steps + 1):
+            last = t == self.steps
+            if last and self.stop == "never":
+                break
+            x_adv = x_adv.detach().requires_grad_(not last)
+            with torch.set_grad_enabled(not last):
+                logits = victim(x_adv)
+            evidence["forwards"][active] += 1
+            with torch.no_grad():
+                fooled = ~losses.correct(victim.verdict(x_adv, logits), y)
+            fresh = fooled & (evidence["first_fooled"][active] < 0)
+            evidence["first_fooled"][active[fresh]] = t
+
+            keep = None  # everyone stays
+            if self.stop == "first_success" and bool(fooled.any()):
+                gone = active[fooled]
+                result[gone] = x_adv.detach()[fooled]
+                evidence["fooled"][gone] = True
+                keep = ~fooled
+                if not bool(keep.any()):
+                    return
+            if last:
+                active, x_adv = (active, x_adv) if keep is None else (active[keep], x_adv[keep])
+                break
+            if t == 0:
+                memory = losses.remember(self.loss, logits.detach(), clean, y)
+            evidence["backwards"][active] += 1  # the pass runs for the whole batch, those who leave included
+            if keep is None:
+                loss = losses.evaluate(self.loss, logits, y, memory, Moment(t, self.steps))
+                (grad,) = torch.autograd.grad(loss.sum(), x_adv)
+            else:
+                # those who leave take no part in the loss: their rows of the gradient are zero and dropped
+                memory = {name: rows[keep] for name, rows in memory.items()}
+                y, x, active = y[keep], x[keep], active[keep]
+                loss = losses.evaluate(self.loss, logits[keep], y, memory, Moment(t, self.steps))
+                (grad,) = torch.autograd.grad(loss.sum(), x_adv)
+                grad, x_adv = grad[keep], x_adv[keep]
+                state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}
+            grad = grad.nan_to_num(0.0, 0.0, 0.0)  # one broken pixel must not spoil the image
+            if t == 0:
+                evidence["zero_grad"][active] = ~grad.flatten(1).any(1)
+            with torch.no_grad():
+                x_adv, state = self.rule.step(x, x_adv.detach(), grad, loss.detach(), state, self.ball)
+        result[active] = x_adv.detach()

@@ -1,0 +1,123 @@
+"""A data set by its text, such as `cifar10[random:500:1]`: which rows, in which order, with which digest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from vitattack.data.catalogue import CATALOGUE
+from vitattack.data.sources import FolderSource, Source, TensorSource, npz_source
+from vitattack.errors import UsageError
+from vitattack.registry import did_you_mean
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Rows of a source. `text` names them; records keep the row numbers of the source."""
+
+    text: str
+    source: Source
+    rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_classes(self) -> int | None:
+        return self.source.num_classes
+
+    def digest(self) -> str:
+        return self.source.digest(self.rows)
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return self.source.read(rows)
+
+    def cut(self, batch_size: int) -> Iterator[tuple[int, ...]]:
+        """The rows of each batch: always cut from the first row on, so that shards and resumed runs see equal batches."""
+        for at in range(0, len(self.rows), batch_size):
+            yield self.rows[at : at + batch_size]
+
+
+def load(
+    text: str,
+    *,
+    limit: int | None = None,
+    subset: str | None = None,
+    indices: Path | None = None,
+    data_dir: Path | None = None,
+    transform: str = "none",
+) -> DataSet:
+    """`cifar10`, `cifar10[:1000]`, `cifar10[random:500:1]`, `folder:PATH`, `npz:PATH`; options narrow the same way."""
+    name, inner = _split(text)
+    asked = [part for part in (inner, None if limit is None else f":{limit}", subset) if part is not None]
+    if len(asked) + (indices is not None) > 1:
+        raise UsageError(f"data '{text}' is narrowed twice: give one of [..], --limit, --subset or --indices")
+    source, name = _open(name, data_dir, transform)
+    if indices is not None:
+        rows, selection = _rows_from_file(indices, len(source))
+    else:
+        rows, selection = _select(asked[0] if asked else None, len(source), text)
+    return DataSet(f"{name}[{selection}]" if selection else name, source, rows)
+
+
+def from_tensors(x: Tensor, y: Tensor) -> DataSet:
+    source = TensorSource(x, y)
+    return DataSet(f"tensors:{source.digest(range(len(x)))[:16]}", source, tuple(range(len(x))))
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    found = re.fullmatch(r"(.+?)(?:\[([^\[\]]*)\])?", text.strip(), flags=re.DOTALL)
+    if not found:
+        raise UsageError("the data set has no name: write cifar10-demo, cifar10, folder:PATH or npz:PATH")
+    return found[1], found[2]
+
+
+def _open(name: str, data_dir: Path | None, transform: str) -> tuple[Source, str]:
+    kind, colon, path = name.partition(":")
+    if colon and kind == "folder":
+        return FolderSource(Path(path), transform), f"{name}@{transform}"
+    if colon and kind == "npz":
+        return npz_source(Path(path)), name
+    if name not in CATALOGUE:
+        raise UsageError(did_you_mean("data set", name, [*CATALOGUE, "folder:PATH", "npz:PATH"]))
+    return CATALOGUE[name].open(data_dir), name
+
+
+def _select(text: str | None, total: int, whole: str) -> tuple[tuple[int, ...], str]:
+    if text is None:
+        return tuple(range(total)), ""
+    if found := re.fullmatch(r"(\d*):(\d*)", text):
+        first, last = int(found[1] or 0), min(int(found[2] or total), total)
+        if first >= last:
+            raise UsageError(f"'{whole}' with rows {text} holds no image of {total}: use at least one")
+        chosen = f"{first or ''}:{last}" if first or last < total else ""
+        return tuple(range(first, last)), chosen
+    if found := re.fullmatch(r"random:(\d+):(\d+)", text):
+        count, seed = int(found[1]), int(found[2])
+        if not 0 < count <= total:
+            raise UsageError(f"cannot draw {count} of {total} images: ask for 1 to {total}")
+        # Ascending: which images are drawn matters, their order does not, and files are read forwards.
+        rows = np.sort(np.random.Generator(np.random.Philox(key=seed)).permutation(total)[:count])
+        return tuple(int(row) for row in rows), f"random:{count}:{seed}"
+    raise UsageError(f"rows '{text}' are not understood: write :1000 for the first 1000 or random:500:1 (count, seed)")
+
+
+def _rows_from_file(path: Path, total: int) -> tuple[tuple[int, ...], str]:
+    try:
+        words = path.read_text().split()
+        rows = tuple(dict.fromkeys(int(word) for word in words))
+    except OSError as error:
+        raise UsageError(f"cannot read indices from '{path}' ({error.strerror}): give a text file of row numbers") from error
+    except ValueError:
+        raise UsageError(f"'{path}' holds more than row numbers: write one whole number per line") from None
+    if not rows or min(rows) < 0 or max(rows) >= total:
+        raise UsageError(f"'{path}' must hold row numbers from 0 to {total - 1}: it has {len(rows)} in other ranges")
+    if len(rows) < len(words):
+        raise UsageError(f"'{path}' names {len(words) - len(rows)} rows twice: each image counts once")
+    return rows, f"file:{hashlib.sha256(','.join(map(str, rows)).encode()).hexdigest()[:12]}:{len(rows)}"

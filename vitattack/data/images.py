@@ -1,0 +1,34 @@
+"""Encoded images to pixel tensors."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from vitattack.errors import UsageError
+
+
+def decode_rgb(
+    data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image
+) -> Tensor:
+    """One encoded image as uint8 (3, H, W); `what` names it in the error."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            pixels = np.array(transform(image.convert("RGB")))
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+        raise UsageError(f"{what} is not a readable image ({error}): replace or remove it") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def stack_pixels(images: Sequence[Tensor]) -> Tensor:
+    """uint8 images of one size as float32 (B, 3, H, W) in [0,1]."""
+    sizes = {tuple(image.shape[1:]) for image in images}
+    if len(sizes) > 1:
+        shown = ", ".join(f"{h} x {w}" for h, w in sorted(sizes)[:3])
+        raise UsageError(f"images of different sizes in one batch ({shown}): give --transform bicubic256crop224")
+    return torch.stack(list(images)).float().div_(255)

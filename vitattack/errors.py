@@ -1,0 +1,9 @@
+"""The two ways a call can end badly; the command line turns them into exit codes 2 and 1."""
+
+
+class VitattackError(Exception):
+    """A run failed: the message is one line that names the cause and the fix."""
+
+
+class UsageError(VitattackError, ValueError):
+    """What was asked for cannot be done as asked: the message is one line that names the cause and the fix."""

@@ -1,0 +1,127 @@
+"""The model under attack: pixels in [0,1] to logits, normalisation inside, left exactly as it was found."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.errors import UsageError, VitattackError
+
+# Images that went through a normaliser and back miss the box by rounding; more than this is another scale.
+PIXEL_TOLERANCE = 1e-4
+
+
+class Victim(nn.Module):
+    """A classifier with its normalisation: (B, 3, H, W) in [0,1] -> (B, num_classes) logits."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        name: str,
+        num_classes: int,
+        input_size: int,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        transform: str = "none",
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.name = name
+        self.num_classes = num_classes
+        self.input_size = input_size
+        self.transform = transform
+        self.normalises = mean is not None
+        self.register_buffer("mean", torch.tensor(mean or (0.0,)).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std or (1.0,)).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.model((x - self.mean) / self.std if self.normalises else x)
+        logits: Tensor = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+        if not isinstance(logits, Tensor):
+            raise UsageError(f"model '{self.name}' returns {type(out).__name__}, not a tensor of logits: wrap it")
+        return logits
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        """Logits of the plain model at x: here the logits just computed, for free."""
+        return logits
+
+
+def wrap(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
+    """Any module as a victim; one image of `x` tells the number of classes."""
+    if isinstance(module, Victim):
+        return module
+    with frozen(module), torch.no_grad():
+        out = module(x[:1])
+    logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(out).__name__
+        raise UsageError(f"the model returns {shape} for one image, not (1, classes): wrap it so that it gives logits")
+    return Victim(module, name=name or type(module).__name__, num_classes=logits.shape[1], input_size=x.shape[-1])
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Eval mode, no parameter gradients, one attention kernel for everybody; all of it restored afterwards."""
+    training = [m for m in module.modules() if m.training]
+    learning = [p for p in module.parameters() if p.requires_grad]
+    fastpath = torch.backends.mha.get_fastpath_enabled()  # type: ignore[no-untyped-call]
+    for submodule in training:
+        submodule.training = False
+    for parameter in learning:
+        parameter.requires_grad_(False)
+    # The fused inference path of nn.MultiheadAttention gives other roundings than the one gradients take.
+    torch.backends.mha.set_fastpath_enabled(False)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)  # type: ignore[no-untyped-call]
+        for submodule in training:
+            submodule.training = True
+        for parameter in learning:
+            parameter.requires_grad_(True)
+
+
+def digest(module: nn.Module, *, parameters: bool = True) -> str:
+    """sha256 of the state by name, dtype, shape and bytes; `parameters=False` for the buffers alone."""
+    named = list(module.named_buffers()) + (list(module.named_parameters()) if parameters else [])
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(named, key=lambda item: item[0]):
+        data = tensor.detach().cpu().contiguous()
+        hasher.update(f"{name}|{data.dtype}|{tuple(data.shape)}".encode())
+        hasher.update(data.view(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+    return hasher.hexdigest()
+
+
+def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:
+    """The images inside [0,1], and how many needed a nudge; anything beyond rounding is refused."""
+    if not torch.isfinite(x).all():
+        raise UsageError(f"{what} hold NaN or infinite pixels: repair the images")
+    low, high = float(x.min()), float(x.max())
+    if low < -PIXEL_TOLERANCE or high > 1 + PIXEL_TOLERANCE:
+        fix = "divide by 255" if high > 2 and low >= 0 else "undo their normalisation, the model does its own"
+        raise UsageError(f"{what} have pixels from {low:.3g} to {high:.3g}, attacks need [0,1]: {fix}")
+    outside = ((x < 0) | (x > 1)).flatten(1).any(1)
+    return (x.clamp(0, 1), int(outside.sum())) if bool(outside.any()) else (x, 0)
+
+
+def probe(victim: Victim, device: torch.device) -> None:
+    """One forward of a grey image: shape and finiteness of the output, before any work is spent."""
+    grey = torch.full((2, 3, victim.input_size, victim.input_size), 0.5, device=device)
+    try:
+        with frozen(victim), torch.no_grad():
+            logits = victim(grey)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"model '{victim.name}' fails on {victim.input_size} px images: {reason}") from error
+    if logits.dim() != 2 or logits.shape[1] != victim.num_classes:
+        raise UsageError(
+            f"model '{victim.name}' returns {tuple(logits.shape)} for 2 images, not (2, {victim.num_classes}): "
+            "correct num_classes in its entry"
+        )
+    if not torch.isfinite(logits).all():
+        raise VitattackError(f"model '{victim.name}' gives NaN for a grey image: the weights are broken, fetch them again")

@@ -1,0 +1,67 @@
+"""Names to objects, for everything a user can name: no silent overwrite, and a typo is answered with a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar, cast
+
+from vitattack.errors import UsageError
+
+T = TypeVar("T")
+
+
+def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
+    """One line that says a name is unknown and what the user may have meant."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(choices)}"
+    return f"unknown {kind} '{name}': {hint}"
+
+
+class Registry(Generic[T]):
+    """A table of objects by name; an entry may be a lazy "module:attribute", imported on first use."""
+
+    def __init__(self, kind: str, entry_point_group: str | None = None) -> None:
+        self.kind = kind
+        self._group = entry_point_group
+        self._entries: dict[str, T | str] = {}
+
+    def add(self, name: str, target: T | str) -> None:
+        if name in self._entries:
+            raise ValueError(f"{self.kind} '{name}' is registered already")
+        self._entries[name] = target
+
+    def register(self, name: str) -> Callable[[T], T]:
+        def keep(target: T) -> T:
+            self.add(name, target)
+            return target
+
+        return keep
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            self._load_plugins()
+        if name not in self._entries:
+            raise UsageError(did_you_mean(self.kind, name, self._entries))
+        target = self._entries[name]
+        if isinstance(target, str):
+            module, _, attribute = target.partition(":")
+            target = cast(T, getattr(importlib.import_module(module), attribute))
+            self._entries[name] = target
+        return target
+
+    def _load_plugins(self) -> None:
+        if self._group is None:
+            return
+        for point in entry_points(group=self._group):
+            if point.name not in self._entries:
+                self.add(point.name, f"{point.module}:{point.attr}")

@@ -1,0 +1,52 @@
+"""Randomness that depends on the sample alone, never on the batch it happens to sit in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SampleRng:
+    """One key per row: a draw depends only on (seed, path, sample index), so equal calls give equal values.
+
+    `child` opens a new independent stream; ask for one per draw, as with split keys in JAX.
+    Philox counters are drawn on the CPU, so every device sees the same noise.
+    """
+
+    seed: int
+    index: tuple[int, ...]
+    path: str = ""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: Tensor) -> SampleRng:
+        """The streams of some rows, by a boolean mask or by positions."""
+        positions = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+        return replace(self, index=tuple(self.index[i] for i in positions.tolist()))
+
+    def child(self, name: str, restart: int = 0) -> SampleRng:
+        return replace(self, path=f"{self.path}/{name}.{restart}")
+
+    def uniform(self, like: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Uniform values in the shape of `like`, whose rows are this object's samples."""
+        return self._fill(like, lambda g, shape: g.random(shape) * (high - low) + low)
+
+    def normal(self, like: Tensor) -> Tensor:
+        return self._fill(like, lambda g, shape: g.standard_normal(shape))
+
+    def _fill(self, like: Tensor, draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]) -> Tensor:
+        if len(like) != len(self.index):
+            raise ValueError(f"{len(self.index)} random streams for a batch of {len(like)}")
+        rows = [torch.from_numpy(draw(self._generator(i), tuple(like.shape[1:]))) for i in self.index]
+        return torch.stack(rows).to(like) if rows else torch.empty_like(like)
+
+    def _generator(self, index: int) -> np.random.Generator:
+        key = hashlib.blake2b(f"{self.seed}|{self.path}|{index}".encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

@@ -1,0 +1,292 @@
+"""Text to objects and back: `worst(pgd(steps=100), gama)`.
+
+Parsed with `ast` and never evaluated: calls of registered names, literals, `+ - * /` on numbers, and `a+b` between
+attacks as shell-friendly sugar for `a(b)`. What an option may hold is read off the annotations of the factory, so the
+canonical text (defaults dropped, options in their declared order) is the same for equal attacks.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, NoReturn
+
+from vitattack.attacks.base import Attack
+from vitattack.attacks.named import ATTACKS
+from vitattack.attacks.starts import STARTS, Start
+from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
+from vitattack.errors import UsageError
+from vitattack.losses import LOSSES, AnyLoss
+from vitattack.registry import did_you_mean
+from vitattack.threat import LpBall
+
+LONGEST = 4000
+
+
+@dataclass(frozen=True)
+class Call:
+    """A name with its arguments, before anybody has asked what it means."""
+
+    name: str
+    args: tuple[Node, ...] = ()
+    options: tuple[tuple[str, Node], ...] = ()
+
+
+Node = Call | int | float | str | bool | None | tuple["Node", ...]
+
+
+def _attack_factory(name: str) -> Callable[..., Any]:
+    return ATTACKS[name].factory
+
+
+# What may stand where an option is annotated with one of these types.
+KINDS: dict[Any, Callable[[str], Callable[..., Any]]] = {
+    Attack: _attack_factory,
+    AnyLoss: LOSSES.__getitem__,
+    Start: STARTS.__getitem__,
+    StepRule: RULES.__getitem__,
+    Schedule: SCHEDULES.__getitem__,
+}
+
+
+def build(text: str, threat: LpBall) -> Attack:
+    """The attack a text names, against a threat."""
+    attack: Attack = _Resolver(text, threat).named(parse(text), Attack)[0]
+    return attack
+
+
+def canonical(text: str) -> str:
+    """The one text of an attack: equal for equal attacks, whatever the user typed."""
+    # No option's text depends on the threat, so any will do to have the settings checked.
+    return _Resolver(text, LpBall("linf", 8 / 255)).named(parse(text), Attack)[1]
+
+
+def parse(text: str) -> Node:
+    """The tree of a text; nothing in it has been looked up yet."""
+    if len(text) > LONGEST:
+        raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return _node(tree, text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"'{_short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse(tree: ast.AST, text: str) -> NoReturn:
+    found = ast.get_source_segment(text.strip(), typing.cast(ast.expr, tree)) or type(tree).__name__
+    raise UsageError(f"'{_short(found)}' has no place in an attack: use names, numbers and calls, as in pgd(steps=20)")
+
+
+def _node(tree: ast.expr, text: str) -> Node:
+    match tree:
+        case ast.Name(id=name):
+            return Call(name)
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return tuple(_node(item, text) for item in items)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            if any(isinstance(arg, ast.Starred) for arg in args):
+                _refuse(tree, text)
+            options = []
+            for keyword in keywords:
+                if keyword.arg is None:
+                    _refuse(tree, text)
+                options.append((keyword.arg, _node(keyword.value, text)))
+            return Call(name, tuple(_node(arg, text) for arg in args), tuple(options))
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            value = _node(operand, text)
+            if isinstance(value, Call) and value == Call("inf"):
+                value = math.inf
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                _refuse(tree, text)
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _combine(_node(left, text), operator, _node(right, text), tree, text)
+    _refuse(tree, text)
+
+
+def _combine(a: Node, operator: ast.operator, b: Node, tree: ast.expr, text: str) -> Node:
+    if isinstance(a, Call) and isinstance(b, Call) and isinstance(operator, ast.Add):
+        return _nest(a, b)
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (a, b)):
+        _refuse(tree, text)
+    x, y = typing.cast(float, a), typing.cast(float, b)
+    match operator:
+        case ast.Add():
+            return x + y
+        case ast.Sub():
+            return x - y
+        case ast.Mult():
+            return x * y
+        case ast.Div() if y:
+            return x / y
+        case ast.Div():
+            raise UsageError(f"'{_short(text)}' divides by zero")
+    _refuse(tree, text)
+
+
+def _nest(outer: Call, inner: Call) -> Call:
+    """a + b -> a(b); a(b) + c -> a(b(c)), since `+` groups to the left."""
+    if outer.args and isinstance(outer.args[-1], Call):
+        return Call(outer.name, (*outer.args[:-1], _nest(outer.args[-1], inner)), outer.options)
+    return Call(outer.name, (*outer.args, inner), outer.options)
+
+
+@cache
+def _signature(factory: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    target = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
+    hints = typing.get_type_hints(target)
+    return inspect.signature(factory), hints
+
+
+class _Resolver:
+    """Looks names up, checks options against annotations, and gives each object with its canonical text."""
+
+    def __init__(self, text: str, threat: LpBall) -> None:
+        self.text = text
+        self.threat = threat
+
+    def named(self, node: Node, kind: Any) -> tuple[Any, str]:
+        if not isinstance(node, Call):
+            what = "attack" if kind is Attack else "name"
+            raise UsageError(f"'{_short(self.text)}': {_value_text(node)} stands where an {what} belongs")
+        factory = KINDS[kind](node.name)
+        signature, hints = _signature(factory)
+        parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
+        values, texts = self._bind(node, parameters, hints)
+        def make(chosen: dict[str, Any], ball: LpBall) -> Any:
+            rest = next((chosen[n] for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), ())
+            leading = (ball,) if len(parameters) < len(signature.parameters) else ()
+            return factory(*leading, *rest, **{n: v for n, v in chosen.items() if v is not rest})
+
+        shown = self._shown(make, parameters, values, texts)
+        return make(values, self.threat), f"{node.name}({', '.join(shown)})" if shown else node.name
+
+    def _bind(
+        self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Argument values and their texts, by parameter name in declared order."""
+        given: dict[str, Node] = {}
+        many: list[Node] = []
+        flexible = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        rest = next((n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+        # `a+b` hands an attack over as the last argument; it belongs to the parameter that wants one.
+        for position, value in enumerate(node.args):
+            free = [n for n in flexible if n not in given]
+            if free and rest is None:
+                wants = [n for n in free if hints.get(n) is Attack] if isinstance(value, Call) else []
+                given[(wants or free)[0]] = value
+            elif rest is not None:
+                many.append(value)
+            else:
+                options = ", ".join(n for n in parameters if n not in given) or "no options"
+                raise UsageError(
+                    f"'{_short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
+                    f"name the option ({options})"
+                )
+        for name, value in node.options:
+            if name == rest or name not in parameters:
+                if name in ("eps", "ball", "threat"):
+                    raise UsageError(f"'{_short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                raise UsageError(f"'{_short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
+            if name in given:
+                raise UsageError(f"'{_short(self.text)}': {name} is given twice")
+            given[name] = value
+        values: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        for name, parameter in parameters.items():
+            label = f"{node.name}({name}=...)"
+            if name == rest:
+                pairs = [self._value(v, hints[name], label) for v in many]
+                values[name], texts[name] = tuple(v for v, _ in pairs), ", ".join(t for _, t in pairs)
+            elif name in given:
+                values[name], texts[name] = self._value(given[name], hints[name], label)
+            elif _is_required(parameter):
+                raise UsageError(f"'{_short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
+        return values, texts
+
+    @staticmethod
+    def _shown(
+        make: Callable[[dict[str, Any], LpBall], Any],
+        parameters: dict[str, inspect.Parameter],
+        values: dict[str, Any],
+        texts: dict[str, str],
+    ) -> list[str]:
+        """The arguments that matter: an option without which the same object comes out, in either norm, is dropped."""
+        kept = dict(values)
+        for name in reversed(values):
+            if not _is_required(parameters[name]):
+                shorter = {n: v for n, v in kept.items() if n != name}
+                if all(make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))):
+                    kept = shorter
+        plain = [texts[n] for n in kept if _is_required(parameters[n]) and texts[n]]
+        return plain + [f"{n}={texts[n]}" for n in kept if not _is_required(parameters[n])]
+
+    def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
+        if hint in KINDS:
+            return self.named(node, hint)
+        origin = typing.get_origin(hint)
+        choices = typing.get_args(hint)
+        if hint is typing.Union or origin in (typing.Union, types.UnionType):
+            if node is None and type(None) in choices:
+                return None, "None"
+            concrete = [c for c in choices if c is not type(None)]
+            # Optional[AnyLoss] flattens the union that AnyLoss is itself
+            kind = next((k for k in KINDS if set(typing.get_args(k)) == set(concrete)), None)
+            return self._value(node, kind or concrete[0], label)
+        if isinstance(node, Call) and node == Call("inf"):
+            node = math.inf
+        if origin is Literal:
+            word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
+            if word not in choices:
+                raise UsageError(f"'{_short(self.text)}': " + did_you_mean(label, str(_value_text(node)), choices))
+            return word, str(word)
+        if origin is tuple and isinstance(node, tuple):
+            pairs = [self._value(v, choices[0], label) for v in node]
+            return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
+        if hint is bool and isinstance(node, bool):
+            return node, str(node)
+        if hint is int and not isinstance(node, bool):
+            if isinstance(node, int) or (isinstance(node, float) and node.is_integer()):
+                return int(node), str(int(node))
+        if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
+            return float(node), _number_text(float(node))
+        if hint is str and isinstance(node, str):
+            return node, repr(node)
+        wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
+        raise UsageError(
+            f"'{_short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {_value_text(node)}"
+        )
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    """A plain argument of the text. A dataclass field with a default factory shows its own marker as the default."""
+    return parameter.default is inspect.Parameter.empty
+
+
+def _example(name: str) -> str:
+    return ATTACKS[name].quick if name in ATTACKS else f"{name}(...)"
+
+
+def _number_text(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def _value_text(node: Node) -> str:
+    if isinstance(node, tuple):
+        return f"({', '.join(map(_value_text, node))})"
+    return node.name if isinstance(node, Call) else repr(node)

@@ -1,0 +1,111 @@
+"""What the attacker may do to an image: the budget, the [0,1] box, and the only clamp in the code base."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitattack.errors import UsageError
+from vitattack.registry import did_you_mean
+from vitattack.rng import SampleRng
+
+NORMS = ("linf", "l2")
+# Rounding in float32 may carry a point this far past the budget; anything further is a violation.
+RELATIVE_SLACK, ABSOLUTE_SLACK = 1e-5, 1e-7
+# An l2 budget beyond this is surely meant in units of 1/255.
+LARGEST_L2 = 50.0
+
+
+def per_row(values: Tensor, like: Tensor) -> Tensor:
+    """(B,) shaped to multiply (B, C, H, W)."""
+    return values.view(-1, *([1] * (like.dim() - 1)))
+
+
+@dataclass(frozen=True)
+class LpBall:
+    """All images within `eps` of x in the norm, and inside [0,1]; eps is in pixel units."""
+
+    norm: Literal["linf", "l2"]
+    eps: float
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise UsageError(did_you_mean("norm", str(self.norm), NORMS))
+        limit = 1.0 if self.norm == "linf" else LARGEST_L2
+        if not (math.isfinite(self.eps) and 0 <= self.eps <= limit):
+            raise UsageError(
+                f"eps {self.eps:g} is not a {self.norm} budget for pixels in [0,1] (0 to {limit:g}): "
+                f"write {self.norm}:{self.eps:g}/255 if you mean 8-bit steps"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.norm}:{eps_text(self.eps)}"
+
+    def random(self, x: Tensor, rng: SampleRng) -> Tensor:
+        """A uniform point of the ball, clipped to the box."""
+        if self.norm == "linf":
+            return self.project(x, x + self.eps * rng.uniform(x, -1.0, 1.0))
+        direction = rng.child("direction").normal(x)
+        length = rng.child("length").uniform(x[:, :1, :1, :1]).pow(1 / x[0].numel()) if len(x) else x[:, :1, :1, :1]
+        return self.project(x, x + self.eps * length * direction / per_row(_l2(direction), x).clamp_min(1e-12))
+
+    def ascend(self, grad: Tensor) -> Tensor:
+        """The unit step of steepest ascent in this norm; a zero gradient gives a zero step."""
+        return grad.sign() if self.norm == "linf" else unit_l2(grad)
+
+    def project(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """Back into the ball around x, then into the box: both hold afterwards, because x is in the box."""
+        if self.norm == "linf":
+            return x_adv.clamp(x - self.eps, x + self.eps).clamp_(0, 1)
+        delta = x_adv - x
+        shrink = (self.eps / _l2(delta).clamp_min(1e-12)).clamp_max(1.0)
+        return (x + delta * per_row(shrink, x)).clamp_(0, 1)
+
+    def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(B,) the perturbation in this norm, in double precision."""
+        delta = (x_adv.double() - x.double()).flatten(1)
+        if self.norm == "linf":
+            return delta.abs().amax(1)
+        return delta.norm(dim=1)
+
+    def allows(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(B,) whether each image is finite, inside [0,1] and inside the budget."""
+        flat = x_adv.flatten(1)
+        in_box = (torch.isfinite(flat) & (flat >= 0) & (flat <= 1)).all(1)
+        return in_box & (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK)
+
+
+def _l2(values: Tensor) -> Tensor:
+    return values.flatten(1).norm(dim=1)
+
+
+def unit_l2(grad: Tensor) -> Tensor:
+    """Each row divided by its l2 norm; scaled by the largest entry first, or squares of small gradients vanish."""
+    largest = per_row(grad.flatten(1).abs().amax(1), grad)
+    scaled = grad / largest.clamp_min(torch.finfo(grad.dtype).tiny)
+    return scaled / per_row(_l2(scaled), grad).clamp_min(1e-12)
+
+
+def eps_text(eps: float) -> str:
+    """8/255 rather than 0.03137254901960784, where that is what the number is."""
+    steps = round(eps * 255)
+    return f"{steps}/255" if steps and steps / 255 == eps else f"{eps:.17g}" if float(f"{eps:g}") != eps else f"{eps:g}"
+
+
+def parse(text: str) -> LpBall:
+    """`linf:8/255`, `l2:0.5` -> LpBall."""
+    norm, colon, number = text.strip().partition(":")
+    if not colon:
+        raise UsageError(f"threat '{text}' names no norm: write linf:{text.strip()} or l2:{text.strip()}")
+    if norm not in NORMS:
+        raise UsageError(did_you_mean("norm", norm, NORMS))
+    top, slash, bottom = number.partition("/")
+    try:
+        eps = float(top) / (float(bottom) if slash else 1.0)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"eps '{number}' is not a number: write {norm}:8/255 or {norm}:0.03") from None
+    return LpBall("linf" if norm == "linf" else "l2", eps)
