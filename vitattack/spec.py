@@ -108,12 +108,12 @@ def _node(tree: ast.expr, text: str) -> Node:
                 options.append((keyword.arg, _node(keyword.value, text)))
             return Call(name, tuple(_node(arg, text) for arg in args), tuple(options))
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            value = _node(operand, text)
-            if isinstance(value, Call) and value == Call("inf"):
-                value = math.inf
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            number = _node(operand, text)
+            if number == Call("inf"):
+                number = math.inf
+            if isinstance(number, bool) or not isinstance(number, int | float):
                 _refuse(tree, text)
-            return -value if isinstance(sign, ast.USub) else value
+            return -number if isinstance(sign, ast.USub) else number
         case ast.BinOp(left=left, op=operator, right=right):
             return _combine(_node(left, text), operator, _node(right, text), tree, text)
     _refuse(tree, text)
@@ -168,6 +168,7 @@ class _Resolver:
         signature, hints = _signature(factory)
         parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
         values, texts = self._bind(node, parameters, hints)
+
         def make(chosen: dict[str, Any], ball: LpBall) -> Any:
             rest = next((chosen[n] for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), ())
             leading = (ball,) if len(parameters) < len(signature.parameters) else ()
@@ -260,9 +261,8 @@ class _Resolver:
             return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
         if hint is bool and isinstance(node, bool):
             return node, str(node)
-        if hint is int and not isinstance(node, bool):
-            if isinstance(node, int) or (isinstance(node, float) and node.is_integer()):
-                return int(node), str(int(node))
+        if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
+            return int(node), str(int(node))
         if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
             return float(node), _number_text(float(node))
         if hint is str and isinstance(node, str):

@@ -70,7 +70,7 @@ class LpBall:
         delta = (x_adv.double() - x.double()).flatten(1)
         if self.norm == "linf":
             return delta.abs().amax(1)
-        return delta.norm(dim=1)
+        return _l2(delta)
 
     def allows(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(B,) whether each image is finite, inside [0,1] and inside the budget."""
@@ -80,7 +80,8 @@ class LpBall:
 
 
 def _l2(values: Tensor) -> Tensor:
-    return values.flatten(1).norm(dim=1)
+    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return norms
 
 
 def unit_l2(grad: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from pathlib import Path
 
@@ -165,7 +164,10 @@ def main() -> None:
                     mean.lerp_(value, 1 - decay)
             running += float(loss.detach())
             if i % 50 == 0:
-                print(f"epoch {epoch} step {i}/{per_epoch} loss {running / (i + 1):.3f} {time.time() - began:.0f}s", flush=True)
+                print(
+                    f"epoch {epoch} step {i}/{per_epoch} loss {running / (i + 1):.3f} {time.time() - began:.0f}s",
+                    flush=True,
+                )
         row = {
             "epoch": epoch + 1,
             "loss": round(running / per_epoch, 4),
@@ -183,7 +185,7 @@ def main() -> None:
             "epoch": epoch + 1,
         }
         torch.save(state, checkpoint.with_suffix(".tmp"))
-        os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
+        checkpoint.with_suffix(".tmp").replace(checkpoint)
         half = {name: value.half().contiguous() for name, value in average.state_dict().items()}
         save_file(half, args.out / "weights.safetensors")
         print(row, flush=True)

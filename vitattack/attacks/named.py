@@ -186,7 +186,9 @@ def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "firs
     """Probability margin attack: two runs that first move one term of the margin, then both; two cosines from 2 eps."""
     rule = Steepest(step, Cosine(cycles=2))
     leads: tuple[Literal["true", "wrong"], ...] = ("true", "wrong")
-    return Stages(tuple(Gradient(ball, steps, rule, LeadThenMargin(lead), Uniform(), stop) for lead in leads), fresh=True)
+    return Stages(
+        tuple(Gradient(ball, steps, rule, LeadThenMargin(lead), Uniform(), stop) for lead in leads), fresh=True
+    )
 
 
 @register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))")
@@ -201,6 +203,3 @@ def restarts(n: int, inner: Attack) -> Stages:
 def worst(*attacks: Attack) -> Stages:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
     return Stages(tuple(attacks))
-
-
-

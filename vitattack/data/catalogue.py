@@ -23,7 +23,9 @@ class HubSet:
     image: str = "img"
 
     def open(self, data_dir: Path | None) -> ParquetSource:
-        return ParquetSource([self._local(data_dir) if data_dir else self.fetch()], self.image, self.label, self.num_classes)
+        return ParquetSource(
+            [self._local(data_dir) if data_dir else self.fetch()], self.image, self.label, self.num_classes
+        )
 
     def where(self, data_dir: Path | None) -> str:
         if data_dir and (data_dir / self.repo / self.file).is_file():

@@ -44,25 +44,15 @@ class DataSet:
             yield self.rows[at : at + batch_size]
 
 
-def load(
-    text: str,
-    *,
-    limit: int | None = None,
-    subset: str | None = None,
-    indices: Path | None = None,
-    data_dir: Path | None = None,
-    transform: str = "none",
-) -> DataSet:
-    """`cifar10`, `cifar10[:1000]`, `cifar10[random:500:1]`, `folder:PATH`, `npz:PATH`; options narrow the same way."""
-    name, inner = _split(text)
-    asked = [part for part in (inner, None if limit is None else f":{limit}", subset) if part is not None]
-    if len(asked) + (indices is not None) > 1:
-        raise UsageError(f"data '{text}' is narrowed twice: give one of [..], --limit, --subset or --indices")
+def load(text: str, *, limit: int | None = None, data_dir: Path | None = None, transform: str = "none") -> DataSet:
+    """`cifar10`, `cifar10[:1000]`, `cifar10[random:500:1]`, `cifar10[file:rows.txt]`, `folder:PATH`, `npz:PATH`."""
+    name, asked = _split(text)
+    if limit is not None:
+        if asked is not None:
+            raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and a limit")
+        asked = f":{limit}"
     source, name = _open(name, data_dir, transform)
-    if indices is not None:
-        rows, selection = _rows_from_file(indices, len(source))
-    else:
-        rows, selection = _select(asked[0] if asked else None, len(source), text)
+    rows, selection = _select(asked, len(source), text)
     return DataSet(f"{name}[{selection}]" if selection else name, source, rows)
 
 
@@ -95,7 +85,7 @@ def _select(text: str | None, total: int, whole: str) -> tuple[tuple[int, ...], 
     if found := re.fullmatch(r"(\d*):(\d*)", text):
         first, last = int(found[1] or 0), min(int(found[2] or total), total)
         if first >= last:
-            raise UsageError(f"'{whole}' with rows {text} holds no image of {total}: use at least one")
+            raise UsageError(f"rows {text} of '{whole}' hold no image (it has {total}): ask for at least one")
         chosen = f"{first or ''}:{last}" if first or last < total else ""
         return tuple(range(first, last)), chosen
     if found := re.fullmatch(r"random:(\d+):(\d+)", text):
@@ -105,6 +95,8 @@ def _select(text: str | None, total: int, whole: str) -> tuple[tuple[int, ...], 
         # Ascending: which images are drawn matters, their order does not, and files are read forwards.
         rows = np.sort(np.random.Generator(np.random.Philox(key=seed)).permutation(total)[:count])
         return tuple(int(row) for row in rows), f"random:{count}:{seed}"
+    if text.startswith("file:"):
+        return _rows_from_file(Path(text.removeprefix("file:")), total)
     raise UsageError(f"rows '{text}' are not understood: write :1000 for the first 1000 or random:500:1 (count, seed)")
 
 
@@ -113,7 +105,9 @@ def _rows_from_file(path: Path, total: int) -> tuple[tuple[int, ...], str]:
         words = path.read_text().split()
         rows = tuple(dict.fromkeys(int(word) for word in words))
     except OSError as error:
-        raise UsageError(f"cannot read indices from '{path}' ({error.strerror}): give a text file of row numbers") from error
+        raise UsageError(
+            f"cannot read indices from '{path}' ({error.strerror}): give a text file of row numbers"
+        ) from error
     except ValueError:
         raise UsageError(f"'{path}' holds more than row numbers: write one whole number per line") from None
     if not rows or min(rows) < 0 or max(rows) >= total:

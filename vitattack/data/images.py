@@ -13,9 +13,7 @@ from torch import Tensor
 from vitattack.errors import UsageError
 
 
-def decode_rgb(
-    data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image
-) -> Tensor:
+def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image) -> Tensor:
     """One encoded image as uint8 (3, H, W); `what` names it in the error."""
     try:
         with Image.open(io.BytesIO(data)) as image:

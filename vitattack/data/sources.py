@@ -110,7 +110,8 @@ class FolderSource:
             flat = any(p.suffix.lower() in IMAGE_SUFFIXES for p in root.iterdir())
             what = "holds images but no class folders" if flat else "is empty"
             raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
-        labels, self.num_classes = self._label(names)
+        labels, number = self._label(names)
+        self.num_classes: int | None = number
         self._root = root
         self._items: list[tuple[Path, int]] = [
             (path, labels[name])
@@ -129,7 +130,9 @@ class FolderSource:
             order = {synset: number for number, synset in enumerate(known)}
             strange = [name for name in names if name not in order]
             if strange:
-                raise UsageError(f"folder '{strange[0]}' is no ImageNet-1k synset: remove it or rename the class folders")
+                raise UsageError(
+                    f"folder '{strange[0]}' is no ImageNet-1k synset: remove it or rename the class folders"
+                )
             return {name: order[name] for name in names}, len(known)
         if all(name.isdecimal() for name in names):
             return {name: int(name) for name in names}, max(int(name) for name in names) + 1

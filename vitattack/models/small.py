@@ -28,6 +28,7 @@ class ConvStem(nn.Module):
         super().__init__()
         if patch_size != 4:
             raise ValueError("ConvStem halves the image twice: patch_size is 4")
+        self.img_size = (img_size, img_size)
         self.patch_size = (patch_size, patch_size)
         self.grid_size = (img_size // patch_size, img_size // patch_size)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
@@ -43,9 +44,7 @@ class ConvStem(nn.Module):
 
 
 @SMALL.register("tiny_vit_32")
-def tiny_vit_32(
-    num_classes: int = 10, embed_dim: int = 128, depth: int = 6, num_heads: int = 4
-) -> nn.Module:
+def tiny_vit_32(num_classes: int = 10, embed_dim: int = 128, depth: int = 6, num_heads: int = 4) -> nn.Module:
     """A 1.1 M parameter ViT for 32 px images: convolution stem, 64 tokens, mean pooling, no class token."""
     return VisionTransformer(
         img_size=32,

@@ -18,6 +18,9 @@ PIXEL_TOLERANCE = 1e-4
 class Victim(nn.Module):
     """A classifier with its normalisation: (B, 3, H, W) in [0,1] -> (B, num_classes) logits."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(
         self,
         model: nn.Module,
@@ -41,7 +44,7 @@ class Victim(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.model((x - self.mean) / self.std if self.normalises else x)
-        logits: Tensor = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+        logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
         if not isinstance(logits, Tensor):
             raise UsageError(f"model '{self.name}' returns {type(out).__name__}, not a tensor of logits: wrap it")
         return logits
@@ -69,17 +72,17 @@ def frozen(module: nn.Module) -> Iterator[None]:
     """Eval mode, no parameter gradients, one attention kernel for everybody; all of it restored afterwards."""
     training = [m for m in module.modules() if m.training]
     learning = [p for p in module.parameters() if p.requires_grad]
-    fastpath = torch.backends.mha.get_fastpath_enabled()  # type: ignore[no-untyped-call]
+    fastpath = torch.backends.mha.get_fastpath_enabled()
     for submodule in training:
         submodule.training = False
     for parameter in learning:
         parameter.requires_grad_(False)
     # The fused inference path of nn.MultiheadAttention gives other roundings than the one gradients take.
-    torch.backends.mha.set_fastpath_enabled(False)  # type: ignore[no-untyped-call]
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)  # type: ignore[no-untyped-call]
+        torch.backends.mha.set_fastpath_enabled(fastpath)
         for submodule in training:
             submodule.training = True
         for parameter in learning:
@@ -124,4 +127,6 @@ def probe(victim: Victim, device: torch.device) -> None:
             "correct num_classes in its entry"
         )
     if not torch.isfinite(logits).all():
-        raise VitattackError(f"model '{victim.name}' gives NaN for a grey image: the weights are broken, fetch them again")
+        raise VitattackError(
+            f"model '{victim.name}' gives NaN for a grey image: the weights are broken, fetch them again"
+        )

@@ -1,0 +1,44 @@
+"""`vitattack attacks list|info`."""
+
+from __future__ import annotations
+
+import click
+
+from .options import output_options
+
+
+@click.group("attacks", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """The attacks that can be named, and the losses, steps and starts they are made of."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(listing, as_json=False, form="table", quiet=False)
+
+
+@command.command("list", epilog="Example:  vitattack attacks list --format md")
+@output_options
+def listing(as_json: bool, form: str, quiet: bool) -> None:
+    """Every attack with its paper."""
+    from vitattack.attacks.named import ATTACKS
+    from vitattack.report.table import Table
+
+    from .output import show
+
+    rows = [(name, ATTACKS[name].summary, ATTACKS[name].paper) for name in ATTACKS]
+    table = Table("attacks", ("name", "what it does", "paper"), rows, left=3)
+    show(
+        table, [dict(zip(("name", "summary", "paper"), row, strict=True)) for row in rows], "json" if as_json else form
+    )
+
+
+@command.command("info", epilog="Example:  vitattack attacks info pgd")
+@click.argument("name")
+@output_options
+def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
+    """One attack: what it does, its options with their defaults, what they may be, and its passes per robust sample."""
+    from vitattack.report.attacks import describe
+
+    from .output import show
+
+    table, content = describe(name)
+    show(table, content, "json" if as_json else form)

@@ -1,0 +1,83 @@
+"""What a person sees while a run goes on, on stderr: a bar on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from vitattack.evaluation.api import Reporter
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.result import Result
+from vitattack.evaluation.run import Watch
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Screen(Reporter):
+    """Running clean and robust accuracy, rate and remaining time of each job."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.console = Console(stderr=True)
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total} {task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> Screen:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def job(self, job: Job, number: int, count: int) -> Watch:
+        task = self.progress.add_task(job.attack, total=None, state="")
+        seen: list[SampleRecord] = []
+        before: int | None = None
+        began = spoke = time.monotonic()
+
+        def watch(records: Sequence[SampleRecord], total: int) -> None:
+            nonlocal before, spoke
+            if before is None:
+                before = len(records)
+                if before and not self.quiet:
+                    self.console.print(
+                        f"{job.attack}: going on after {before} of {total} stored images", highlight=False
+                    )
+            seen.extend(records)
+            state = _state(seen, (len(seen) - before) / max(1e-9, time.monotonic() - began))
+            self.progress.update(task, completed=len(seen), total=total, state=state)
+            if not self.quiet and not self.console.is_terminal and time.monotonic() - spoke > SECONDS_BETWEEN_LINES:
+                spoke = time.monotonic()
+                self.console.print(f"{job.attack}: {len(seen)}/{total} {state}", highlight=False, soft_wrap=True)
+
+        return watch
+
+    def done(self, result: Result | None, from_store: bool) -> None:
+        if self.quiet:
+            return
+        if result is None:
+            self.console.print("this shard is done; the table comes with the last shard", highlight=False)
+        elif from_store:
+            self.console.print(f"{result.job.attack}: from the store, {result.folder}", highlight=False, soft_wrap=True)
+
+
+def _state(records: Sequence[SampleRecord], rate: float) -> str:
+    n = len(records)
+    if n == 0:
+        return ""
+    clean = sum(r.clean == r.label for r in records) / n
+    robust = sum(r.status == "robust" for r in records) / n
+    return f"clean {clean:.1%} robust {robust:.1%} {rate:.1f} img/s"

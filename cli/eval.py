@@ -1,0 +1,59 @@
+"""`vitattack eval MODEL [ATTACK ...]`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from .options import data_options, data_text, file_options, option, output_options, run_options, together
+
+
+@click.command(
+    "eval",
+    epilog="""\b
+Examples:
+  vitattack eval                                            tiny-vit, worst(pgd, gama), 1,000 images
+  vitattack eval tiny-vit pgd "gama(steps=50)" --limit 200  two attacks and their worst case
+  vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
+  vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val --threat linf:4/255
+  vitattack eval tiny-vit pgd --json | jq .worst_case
+\b
+A run that was stopped goes on with the same command; a finished one prints its stored table.
+""",
+)
+@click.argument("model", default="tiny-vit")
+@click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
+@option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
+@option("--calibration", help="Data set for attacks that learn from other images first.")
+@together(data_options, file_options, run_options, output_options)
+def command(model: str, attacks: tuple[str, ...], as_json: bool, form: str, quiet: bool, **given: Any) -> None:
+    """Attack MODEL with each ATTACK and print clean and robust accuracy with 95 % intervals.
+
+    MODEL is a zoo id, timm:ARCH.TAG, hf-hub:OWNER/NAME or a checkpoint file with --arch. ATTACK is a name or a call
+    such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
+    errs on it twice, inside [0,1] and inside the budget.
+    """
+    from vitattack.evaluation import api
+    from vitattack.models.zoo import FileOptions
+    from vitattack.report.evaluation import table
+
+    from .console import Screen
+    from .output import show
+
+    try:
+        arch_kwargs = json.loads(given.pop("arch_kwargs"))
+    except ValueError as error:
+        raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
+    if not isinstance(arch_kwargs, dict):
+        raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
+    keys = ("arch", "normalize", "weights_key", "strip_prefix")
+    options = FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
+    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    with Screen(quiet) as screen:
+        evaluation = api.evaluate(
+            model, attacks or api.DEFAULT_ATTACK, data=data, options=options, reporter=screen, **given
+        )
+    if evaluation.results:
+        show(table(evaluation), evaluation.json(), form="json" if as_json else form)

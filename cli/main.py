@@ -1,0 +1,115 @@
+"""`vitattack`: finds the command, and turns whatever goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+import click
+
+from vitattack.errors import UsageError, VitattackError
+
+# A command's module is imported when it is called, so that --help loads nothing heavy.
+COMMANDS = {
+    "eval": "Attack a model and print clean and robust accuracy with intervals.",
+    "models": "List the models of the zoo, or show one.",
+    "attacks": "List the attacks, or show one with its options.",
+    "data": "List the data sets, or show one.",
+}
+
+
+class Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{name}", __package__)
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from vitattack.registry import did_you_mean
+
+            raise UsageError(did_you_mean("command", args[0], COMMANDS))
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"vitattack {version('vitattack')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+Examples:
+  vitattack eval                               the embedded model on the embedded images
+  vitattack eval tiny-vit pgd gama --limit 200
+  vitattack eval timm:vit_small_patch16_224.augreg_in21k_ft_in1k pgd --data folder:imagenet/val --threat linf:4/255
+  vitattack attacks info gama
+""",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def cli() -> None:
+    """Robustness evaluation and attack benchmarks for Vision Transformers."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C: what is finished is stored, and the user is told how to go on."""
+
+
+def _terminate(number: int, frame: Any) -> NoReturn:
+    raise Terminated
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo("vitattack: " + " ".join(message.split()), err=True)
+    sys.exit(code)
+
+
+def main() -> None:
+    debug = "--debug" in sys.argv or bool(os.environ.get("VITATTACK_DEBUG"))
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        sys.exit(cli.main(standalone_mode=False, prog_name="vitattack"))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "vitattack"
+        _fail(f"{error.format_message()} (see {where} --help)", 2)
+    except UsageError as error:
+        if debug:
+            raise
+        _fail(str(error), 2)
+    except VitattackError as error:
+        if debug:
+            raise
+        _fail(str(error), 1)
+    except Terminated:
+        _fail("terminated: finished batches are stored; run the same command to go on", 128 + signal.SIGTERM)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted: finished batches are stored; run the same command to go on", 128 + signal.SIGINT)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        reason = (str(error).splitlines() or [""])[0]
+        _fail(f"the run failed ({type(error).__name__}: {reason}); --debug shows where. Finished batches are stored", 1)

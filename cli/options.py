@@ -1,0 +1,76 @@
+"""Every option once: its words, its environment variable VITATTACK_<NAME>, its help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
+    variable = "VITATTACK_" + name.lstrip("-").upper().replace("-", "_")
+    settings.setdefault("show_default", True)
+    return click.option(name, *more, envvar=variable, **settings)
+
+
+def _shard(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
+    number, _, count = value.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise click.BadParameter(f"'{value}' is not K/N with K below N: write 0/4 for the first of four")
+    return int(number), int(count)
+
+
+def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+FORMATS = ("table", "md", "csv", "latex", "json")
+
+data_options = together(
+    option("--data", default="cifar10-demo", help="Data set: a name, folder:PATH or npz:PATH, with [rows] if wanted."),
+    option("--limit", type=click.IntRange(1), help="Only the first N images."),
+    option("--subset", metavar="random:N:SEED", help="N images drawn with a seed."),
+    option("--indices", type=click.Path(dir_okay=False), help="Only the rows listed in this text file."),
+    option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline."),
+    option("--transform", help="For image files: resize224x224, bicubic256crop224; default: the model's own."),
+)
+file_options = together(
+    option("--arch", help="Architecture of a checkpoint file: a timm name or small:NAME."),
+    option("--arch-kwargs", default="{}", help="Its arguments as JSON, such as '{\"num_classes\": 10}'."),
+    option("--normalize", help="How the file's model normalises: none, cifar10, imagenet, half or MEAN/STD."),
+    option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
+    option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
+)
+run_options = together(
+    option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
+    option("--batch-size", type=click.IntRange(1), default=64, help="Images per batch; halved where memory ends."),
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
+    option("--threads", type=click.IntRange(1), help="CPU threads; default: the cores this process may use."),
+    option("--shard", default="0/1", callback=_shard, metavar="K/N", help="Run part K of N; the last one merges."),
+    option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
+    option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
+)
+output_options = together(
+    option("--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."),
+    option("--format", "form", type=click.Choice(FORMATS), default="table", help="Form of the table."),
+    option("--quiet", is_flag=True, help="No progress."),
+    option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+)
+
+
+def data_text(data: str, limit: int | None, subset: str | None, indices: str | None) -> str:
+    """The options that narrow a data set as part of its name."""
+    rows = [part for part in (limit and f":{limit}", subset, indices and f"file:{indices}") if part]
+    if len(rows) > 1:
+        raise click.UsageError("--limit, --subset and --indices exclude each other: give one")
+    if rows and data.endswith("]"):
+        raise click.UsageError(f"data '{data}' is narrowed already: drop --limit, --subset or --indices")
+    return f"{data}[{rows[0]}]" if rows else data

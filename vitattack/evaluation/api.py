@@ -1,0 +1,244 @@
+"""`evaluate` and `attack`: the Python face. The command line is a thin caller of this module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitattack import data as data_sets
+from vitattack import spec
+from vitattack.attacks.base import Attack, Crafted
+from vitattack.data import DataSet
+from vitattack.errors import UsageError
+from vitattack.evaluation import stats
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.result import Evaluation, Result
+from vitattack.evaluation.run import Watch, numerics, run, stored
+from vitattack.models import zoo
+from vitattack.models.victim import digest, wrap
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+from vitattack.threat import parse as parse_threat
+
+DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_THREAT, DEFAULT_ATTACK = (
+    "tiny-vit",
+    "cifar10-demo",
+    "linf:8/255",
+    "worst(pgd, gama)",
+)
+
+
+class Reporter:
+    """What an evaluation tells while it runs; the default tells nothing."""
+
+    def job(self, job: Job, number: int, count: int) -> Watch:
+        """A job is about to run; what comes back hears of its records."""
+        return lambda records, total: None
+
+    def done(self, result: Result | None, from_store: bool) -> None:
+        """A job has ended; None where other shards have to finish first."""
+
+
+def evaluate(
+    model: nn.Module | str = DEFAULT_MODEL,
+    attacks: str | Sequence[str] = DEFAULT_ATTACK,
+    *,
+    threat: str | LpBall = DEFAULT_THREAT,
+    data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA,
+    limit: int | None = None,
+    calibration: str | tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    threads: int | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
+    shard: tuple[int, int] = (0, 1),
+    options: zoo.FileOptions = zoo.FileOptions(),
+    data_dir: str | Path | None = None,
+    transform: str | None = None,
+    reporter: Reporter | None = None,
+) -> Evaluation:
+    """Robust accuracy of a model: clean and per-attack numbers with intervals, cost, doubts and per-sample records.
+
+    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". With `out` every batch is stored
+    and a second call goes on where the first one stopped; without it nothing is kept on disk.
+    """
+    reporter = reporter or Reporter()
+    ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
+    texts = [spec.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
+    if not texts:
+        raise UsageError("no attack is named: write pgd, gama or worst(pgd, gama)")
+    if len(set(texts)) < len(texts):
+        raise UsageError(f"an attack is named twice: {', '.join(texts)}")
+    _check_numbers(seed, batch_size, shard)
+    built = {text: spec.build(text, ball) for text in texts}
+    threads = threads or usable_cores()
+    place = resolve_device(device, model)
+    folder = Path(data_dir) if data_dir is not None else None
+
+    with numerics(threads), _store(out) as root:
+        if isinstance(model, str):
+            loaded = zoo.load(model, place, options)
+            samples = _samples(data, limit, folder, transform or loaded.victim.transform)
+        else:
+            samples = _samples(data, limit, folder, transform or "none")
+            first, _ = samples.read(samples.rows[:1])
+            loaded = zoo.Loaded(wrap(model, first.to(place)).to(place), None, {"source": "module"})
+        victim = loaded.victim
+        if samples.num_classes is not None and samples.num_classes != victim.num_classes:
+            raise UsageError(
+                f"'{victim.name}' has {victim.num_classes} classes, '{samples.text}' has {samples.num_classes}: "
+                "choose data the model was trained for"
+            )
+        weights, pixels = digest(victim), samples.digest()
+        results = []
+        for number, text in enumerate(texts):
+            job = Job(
+                model=victim.name,
+                attack=text,
+                threat=str(ball),
+                data=samples.text,
+                weights=weights,
+                pixels=pixels,
+                seed=seed,
+                batch_size=batch_size,
+                threads=threads,
+                device=place.type,
+            )
+            if fresh:
+                shutil.rmtree(root / job.folder, ignore_errors=True)
+            result = stored(root, job, samples)
+            from_store = result is not None
+            if result is None:
+                result = run(
+                    victim,
+                    built[text],
+                    job,
+                    ball,
+                    samples,
+                    lambda: _calibration(calibration, samples, folder, victim.transform),
+                    root,
+                    shard=shard,
+                    watch=reporter.job(job, number, len(texts)),
+                    expected_clean=_expected(loaded, samples),
+                    model_record=loaded.record,
+                )
+            reporter.done(result, from_store)
+            if result is not None:
+                results.append(result if out is not None else replace(result, folder=None))
+        return Evaluation(tuple(results))
+
+
+def usable_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.device:
+    """`auto` is where a given module lives, else the first GPU there is, else the CPU."""
+    if text == "auto":
+        if isinstance(model, nn.Module):
+            return next((t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise UsageError(f"device '{text}' is not understood: write auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"device '{text}': this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("device 'mps' is not there: use --device cpu")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"device '{text}' is not supported: write auto, cpu, cuda, cuda:1 or mps")
+    return device
+
+
+def _check_numbers(seed: int, batch_size: int, shard: tuple[int, int]) -> None:
+    if batch_size < 1:
+        raise UsageError(f"batch size {batch_size} holds no image: use at least 1")
+    if seed < 0:
+        raise UsageError(f"seed {seed} is negative: use 0 or more")
+    if not 0 <= shard[0] < shard[1]:
+        raise UsageError(f"shard {shard[0]}/{shard[1]} does not exist: write 0/{max(shard[1], 1)} for the first")
+
+
+@contextmanager
+def _store(out: str | Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="vitattack-") as folder:
+        yield Path(folder)
+
+
+def _samples(
+    data: str | tuple[Tensor, Tensor] | DataSet, limit: int | None, data_dir: Path | None, transform: str
+) -> DataSet:
+    if isinstance(data, str):
+        return data_sets.load(data, limit=limit, data_dir=data_dir, transform=transform)
+    samples = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)
+    if limit is None:
+        return samples
+    if limit < 1:
+        raise UsageError(f"limit {limit} leaves no image: use at least 1")
+    return replace(samples, rows=samples.rows[:limit])
+
+
+def _calibration(
+    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, transform: str
+) -> tuple[Tensor, Tensor]:
+    """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
+    if given is None and samples.text.startswith("cifar10"):
+        given = "cifar10-calib"
+    if given is not None:
+        chosen = _samples(given, None, data_dir, transform)
+        return chosen.read(chosen.rows)
+    used = set(samples.rows)
+    spare = [row for row in range(len(samples.source)) if row not in used][:128]
+    if not spare:
+        raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
+    return samples.read(spare)
+
+
+def _expected(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
+    """The clean accuracy the entry reports, where the data are the ones it reports it on."""
+    entry = loaded.entry
+    if entry is None or samples.text.partition("[")[0].removesuffix("-demo") != entry.dataset:
+        return None
+    reported = next((r for r in entry.reported if r.metric == "clean"), None)
+    return stats.share(round(reported.value / 100 * reported.n), reported.n) if reported else None
+
+
+@dataclass(frozen=True)
+class Crafter:
+    """An attack and its threat, callable on any module: `attack("pgd", threat="linf:8/255")(module, x, y)`."""
+
+    text: str
+    threat: LpBall
+    attack: Attack
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int = 0) -> Crafted:
+        """Candidates inside the budget, with the attack's own evidence. `evaluate` is what judges them."""
+        victim = wrap(model, x)
+        calibration = lambda: (x[:0], y[:0])  # noqa: E731
+        rng = SampleRng(seed, tuple(range(len(x))))
+        return self.attack.prepare(victim, calibration, rng=rng.child("prepare"))(victim, x, y, rng=rng)
+
+
+def attack(text: str, *, threat: str | LpBall = DEFAULT_THREAT) -> Crafter:
+    """The attack a text names, ready to be called on a module, images in [0,1] and labels."""
+    ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
+    return Crafter(spec.canonical(text), ball, spec.build(text, ball))

@@ -1,0 +1,51 @@
+"""Passes counted from outside, by hooks: the same count for our attacks and for anybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Passes:
+    """Rows sent forwards through a module, and rows whose gradient came back through its output."""
+
+    def __init__(self) -> None:
+        self.forwards = 0
+        self.backwards = 0
+
+    def _forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", output)
+        rows = len(args[0])
+        self.forwards += rows
+        if isinstance(logits, Tensor) and logits.requires_grad:
+            logits.register_hook(lambda grad: self._backward(rows))  # type: ignore[no-untyped-call]
+
+    def _backward(self, rows: int) -> None:
+        self.backwards += rows
+
+
+@contextmanager
+def counting(module: nn.Module) -> Iterator[Passes]:
+    passes = Passes()
+    handle = module.register_forward_hook(passes._forward)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+
+
+def share(total: int, claimed: Tensor) -> Tensor:
+    """(B,) passes per sample that add up to the counted total.
+
+    An attack knows which sample each pass was for and says so; the counter knows how many there were. Where the claims
+    fall short (a foreign attack claims nothing) the difference is spread evenly.
+    """
+    gap = total - int(claimed.sum())
+    if gap == 0 or len(claimed) == 0:
+        return claimed
+    base, extra = divmod(gap, len(claimed))
+    return claimed + base + (torch.arange(len(claimed), device=claimed.device) < extra).long()

@@ -1,0 +1,76 @@
+"""Reasons not to trust a number, found on the way and said beside it. They never change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitattack.evaluation import stats
+from vitattack.evaluation.records import SampleRecord
+from vitattack.models.victim import Victim, frozen
+
+
+def first_look(victim: Victim, x: Tensor) -> list[str]:
+    """Two forwards of the first batch: is the model deterministic, and does it return logits?"""
+    found = []
+    with frozen(victim), torch.no_grad():
+        one, two = victim(x), victim(x)
+    if not torch.equal(one, two):
+        gap = float((one - two).abs().max())
+        found.append(
+            f"the model is random: two forwards of the same images differ by up to {gap:.2g}; average over noise"
+        )
+    sums = one.sum(1)
+    if bool((one >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
+        found.append("the model returns probabilities, not logits: their gradients vanish; attack the layer before")
+    return found
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """All that the records and events of a job give away."""
+
+    records: Sequence[SampleRecord]
+    events: Sequence[dict[str, Any]]
+    of_attack: Sequence[str]
+    expected_clean: stats.Accuracy | None
+
+    def all(self) -> tuple[str, ...]:
+        noted = [doubt for event in self.events for doubt in event.get("doubts", [])]
+        return tuple(dict.fromkeys([*noted, *self.of_attack, *self._counted(), *self._clean()]))
+
+    def _counted(self) -> Iterator[str]:
+        n = len(self.records)
+        attacked = sum(r.clean == r.label for r in self.records)
+        invalid = sum(r.status == "invalid" for r in self.records)
+        violations = sum(r.violation for r in self.records)
+        fragile = sum(r.fragile for r in self.records)
+        flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
+        backoffs = sum(event.get("backoffs", 0) for event in self.events)
+        nudged = sum(event.get("nudged", 0) for event in self.events)
+        if invalid:
+            yield f"{invalid} of {n} samples have no valid verdict (NaN outputs or no candidate inside the budget)"
+        if violations:
+            yield f"{violations} candidates broke the budget and were discarded"
+        if fragile:
+            yield f"{fragile} successes hang on rounding: a second forward at another batch size did not confirm them"
+        if flat:
+            yield f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe"
+        if backoffs:
+            yield f"out of memory: batches were halved {backoffs} times, so records may differ from a run without"
+        if nudged:
+            yield f"{nudged} images lay outside [0,1] by rounding and were clipped"
+
+    def _clean(self) -> Iterator[str]:
+        if self.expected_clean is None:
+            return
+        found, expected = stats.clean_accuracy(self.records), self.expected_clean
+        if found.high < expected.low or found.low > expected.high:
+            yield (
+                f"clean accuracy {found.accuracy:.1%} does not fit the {expected.accuracy:.1%} its entry reports: "
+                "check weights, normalisation and transform"
+            )

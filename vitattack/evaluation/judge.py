@@ -1,0 +1,101 @@
+"""The only place that says "fooled": on the plain victim, in fp32, inside the budget, seen twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vitattack.attacks.base import Crafted
+from vitattack.evaluation.records import SampleRecord, Status
+from vitattack.models.victim import Victim, frozen
+from vitattack.threat import LpBall
+
+# Evidence that has its own column in a record, or is spent on other columns.
+COLUMNS = {"fooled", "first_fooled", "forwards", "backwards"}
+
+
+def clean_predictions(victim: Victim, x: Tensor) -> Tensor:
+    """(B,) the plain prediction, -1 where the output is not finite."""
+    with frozen(victim), torch.no_grad():
+        return _predict(victim(x))
+
+
+def judge(
+    victim: Victim,
+    threat: LpBall,
+    rows: Sequence[int],
+    x: Tensor,
+    y: Tensor,
+    clean: Tensor,
+    crafted: Crafted,
+    forwards: Tensor,
+    backwards: Tensor,
+) -> list[SampleRecord]:
+    """Records of one batch. `crafted` holds candidates for the clean-correct samples only, in order; costs likewise.
+
+    A success counts when two forwards agree on it, the second at another batch size. One that only one of them sees is
+    `fragile`: the sample counts as robust, and the interval of the result says so. Candidates outside the budget are
+    discarded before anybody looks at what they would do.
+    """
+    attacked = clean == y
+    number = int(attacked.sum())
+    allowed = threat.allows(x[attacked], crafted.x_adv)
+    first, second = torch.full((2, number), -1, dtype=torch.long, device=x.device)
+    spent = torch.zeros(number, dtype=torch.long, device=x.device)
+    with frozen(victim), torch.no_grad():
+        if bool(allowed.any()):
+            first[allowed] = _predict(victim(crafted.x_adv[allowed]))
+            spent += allowed.long()
+        claimed = crafted.evidence.get("fooled", torch.zeros_like(allowed)) & allowed
+        finite = first >= 0
+        success = finite & (first != y[attacked])
+        doubtful = success | (claimed & finite)
+        if bool(doubtful.any()):
+            second[doubtful] = _again(victim, crafted.x_adv[doubtful], batch=number)
+            spent += doubtful.long()
+    confirmed = success & (second >= 0) & (second != y[attacked])
+    fragile = doubtful & ~confirmed
+
+    status: list[Status] = ["invalid" if c < 0 else "clean_wrong" for c in clean.tolist()]
+    records = []
+    position = 0
+    sizes = threat.size(x[attacked], crafted.x_adv).tolist()
+    for i, row in enumerate(rows):
+        if not bool(attacked[i]):
+            records.append(SampleRecord(row, int(y[i]), int(clean[i]), -1, status[i], 0.0, False, False, -1, 1, 0))
+            continue
+        k = position
+        position += 1
+        valid = bool(allowed[k]) and bool(finite[k])
+        outcome: Status = "fooled" if bool(confirmed[k]) else "robust" if valid else "invalid"
+        size = sizes[k] if sizes[k] == sizes[k] and sizes[k] != float("inf") else -1.0
+        records.append(
+            SampleRecord(
+                index=row,
+                label=int(y[i]),
+                clean=int(clean[i]),
+                adversarial=int(first[k]),
+                status=outcome,
+                size=round(size, 8),
+                fragile=bool(fragile[k]),
+                violation=not bool(allowed[k]),
+                first_fooled=int(crafted.evidence["first_fooled"][k]) if "first_fooled" in crafted.evidence else -1,
+                forwards=1 + int(forwards[k]) + int(spent[k]),
+                backwards=int(backwards[k]),
+                evidence={n: v[k].item() for n, v in sorted(crafted.evidence.items()) if n not in COLUMNS},
+            )
+        )
+    return records
+
+
+def _predict(logits: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), -1)
+
+
+def _again(victim: Victim, x_adv: Tensor, batch: int) -> Tensor:
+    """Predictions at a batch size other than the first forward's: halves of it, or a pair where there was one."""
+    if batch == 1:
+        return _predict(victim(torch.cat([x_adv, x_adv])))[:1]
+    return torch.cat([_predict(victim(part)) for part in torch.split(x_adv, max(1, batch // 2))])

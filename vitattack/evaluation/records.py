@@ -1,0 +1,34 @@
+"""The row that is kept of every sample: plain data, no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+Status = Literal["clean_wrong", "robust", "fooled", "invalid"]
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """What happened to one sample; `adversarial` is the prediction on the candidate, -1 where there is none."""
+
+    index: int
+    label: int
+    clean: int
+    adversarial: int
+    status: Status
+    size: float
+    fragile: bool
+    violation: bool
+    first_fooled: int
+    forwards: int
+    backwards: int
+    evidence: dict[str, int | float | str] = field(default_factory=dict)
+
+    def line(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, line: str | bytes) -> SampleRecord:
+        return cls(**json.loads(line))

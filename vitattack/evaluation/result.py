@@ -1,0 +1,130 @@
+"""What comes out of jobs: values computed from records, never stored twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitattack.evaluation import stats
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import SampleRecord, Status
+from vitattack.evaluation.stats import Accuracy
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished job."""
+
+    job: Job
+    records: Sequence[SampleRecord] = field(repr=False)
+    seconds: float
+    doubts: tuple[str, ...]
+    provenance: dict[str, Any] = field(repr=False)
+    folder: Path | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.records)
+
+    @property
+    def clean(self) -> Accuracy:
+        return stats.clean_accuracy(self.records)
+
+    @property
+    def robust(self) -> Accuracy:
+        return stats.robust_accuracy(self.records)
+
+    def count(self, status: Status) -> int:
+        return Counter(r.status for r in self.records)[status]
+
+    @property
+    def fragile(self) -> int:
+        return sum(r.fragile for r in self.records)
+
+    @property
+    def violations(self) -> int:
+        return sum(r.violation for r in self.records)
+
+    @property
+    def mean_first_success(self) -> float | None:
+        """Mean step of the first success among fooled samples."""
+        steps = [r.first_fooled for r in self.records if r.status == "fooled" and r.first_fooled >= 0]
+        return sum(steps) / len(steps) if steps else None
+
+    def json(self) -> dict[str, Any]:
+        forwards, backwards = stats.mean_passes(self.records)
+        return {
+            "attack": self.job.attack,
+            "threat": self.job.threat,
+            "n": self.n,
+            "clean": self.clean.json(),
+            "robust": self.robust.json(),
+            "clean_wrong": self.count("clean_wrong"),
+            "fooled": self.count("fooled"),
+            "invalid": self.count("invalid"),
+            "fragile": self.fragile,
+            "violations": self.violations,
+            "mean_first_success": self.mean_first_success,
+            "forwards": round(forwards, 3),
+            "backwards": round(backwards, 3),
+            "seconds": round(self.seconds, 3),
+            "doubts": list(self.doubts),
+            "run": str(self.folder) if self.folder else None,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Several attacks on one model and the same samples."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def job(self) -> Job:
+        return self.results[0].job
+
+    @property
+    def n(self) -> int:
+        return self.results[0].n
+
+    @property
+    def clean(self) -> Accuracy:
+        return self.results[0].clean
+
+    @property
+    def worst_case(self) -> Accuracy:
+        """The per-sample worst case over all attacks."""
+        return stats.worst_case([result.records for result in self.results])
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(doubt for result in self.results for doubt in result.doubts))
+
+    def paired(self) -> list[tuple[str, str, stats.Paired]]:
+        """Every attack against the strongest one, on the same samples."""
+        strongest = min(self.results, key=lambda r: r.robust.correct)
+        return [
+            (strongest.job.attack, other.job.attack, stats.mcnemar(strongest.records, other.records))
+            for other in self.results
+            if other is not strongest
+        ]
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "model": self.job.model,
+            "threat": self.job.threat,
+            "data": self.job.data,
+            "n": self.n,
+            "seed": self.job.seed,
+            "clean": self.clean.json(),
+            "attacks": [result.json() for result in self.results],
+            "worst_case": self.worst_case.json(),
+            "paired": [{"attack": a, "other": b, **p._asdict()} for a, b, p in self.paired()],
+            "doubts": list(self.doubts),
+            "run": str(self.results[0].folder.parent) if self.results[0].folder else None,
+            "provenance": self.results[0].provenance,
+        }

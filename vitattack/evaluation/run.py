@@ -1,0 +1,167 @@
+"""One job from start to stored result: batches in order, crafted, judged, written; nothing kept in memory but records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence
+from vitattack.data import DataSet
+from vitattack.errors import UsageError, VitattackError
+from vitattack.evaluation.cost import counting, share
+from vitattack.evaluation.doubts import Doubts, first_look
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.result import Result
+from vitattack.evaluation.store import Sink, dump, finished, whole_batches, write_atomically
+from vitattack.models.victim import Victim, check_pixels, digest
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+# Called with the records just written and the number of samples of this run; first with what was there before.
+Watch = Callable[[Sequence[SampleRecord], int], None]
+
+
+@contextmanager
+def numerics(threads: int) -> Iterator[None]:
+    """A stated number of threads and true float32, restored afterwards."""
+    before = torch.get_num_threads()
+    tf32 = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+def stored(root: Path, job: Job, data: DataSet) -> Result | None:
+    """The result of a finished job, from the store alone."""
+    content = finished(root, job)
+    if content is None:
+        return None
+    folder = root / job.folder
+    records, _ = whole_batches(folder / "samples.jsonl", list(data.cut(job.batch_size)))
+    if len(records) != len(data):
+        return None
+    return Result(job, records, content["seconds"], tuple(content["doubts"]), content["provenance"], folder)
+
+
+def run(
+    victim: Victim,
+    attack: Attack,
+    job: Job,
+    threat: LpBall,
+    data: DataSet,
+    calibration: Calibration,
+    out: Path,
+    *,
+    shard: tuple[int, int] = (0, 1),
+    watch: Watch = lambda records, total: None,
+    expected_clean: Any = None,
+    model_record: dict[str, Any] | None = None,
+) -> Result | None:
+    """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
+    device = victim.mean.device
+    with Sink(out, job, list(data.cut(job.batch_size)), shard) as sink:
+        watch(sink.records, sink.total)
+        if sink.todo:
+            attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
+        buffers = digest(victim, parameters=False)
+        for number, rows in enumerate(sink.todo):
+            began = time.perf_counter()
+            x, y, nudged = _read(data, rows, victim, device)
+            doubts = first_look(victim, x) if number == 0 else []
+            records, backoffs = _batch(victim, attack, job, threat, rows, x, y)
+            sink.write(records)
+            seconds = time.perf_counter() - began
+            sink.note({"n": len(rows), "seconds": seconds, "backoffs": backoffs, "nudged": nudged, "doubts": doubts})
+            watch(records, sink.total)
+        if digest(victim, parameters=False) != buffers:
+            sink.note(
+                {"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]}
+            )
+        everything = sink.merge()
+        if everything is None:
+            return None
+        events = sink.events()
+        found = Doubts(everything, events, attack.doubts(), expected_clean).all()
+        seconds = sum(event.get("seconds", 0.0) for event in events)
+        result = Result(job, everything, seconds, found, provenance(device, job.threads), sink.folder)
+        content = {
+            "schema": 1,
+            "key": job.key,
+            "job": asdict(job),
+            **result.json(),
+            "model": model_record or {},
+            "provenance": result.provenance,
+        }
+        write_atomically(sink.folder / "result.json", dump(content))
+        return result
+
+
+def _read(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
+    x, y = data.read(rows)
+    if x.shape[-2:] != (victim.input_size, victim.input_size):
+        raise UsageError(
+            f"images are {x.shape[-2]} x {x.shape[-1]} px, '{victim.name}' takes {victim.input_size}: "
+            "choose data of that size, or for folders --transform"
+        )
+    x, nudged = check_pixels(x, f"images of '{data.text}'")
+    if int(y.min()) < 0 or int(y.max()) >= victim.num_classes:
+        wrong = int(y.max()) if int(y.max()) >= victim.num_classes else int(y.min())
+        raise UsageError(
+            f"label {wrong} of '{data.text}' is no class of '{victim.name}' (0 to {victim.num_classes - 1})"
+        )
+    return x.to(device), y.to(device), nudged
+
+
+def _batch(
+    victim: Victim, attack: Attack, job: Job, threat: LpBall, rows: Sequence[int], x: Tensor, y: Tensor
+) -> tuple[list[SampleRecord], int]:
+    clean = clean_predictions(victim, x)
+    attacked = clean == y
+    rng = SampleRng(job.seed, tuple(rows))[attacked]
+    with counting(victim) as passes:
+        crafted, backoffs = _craft(attack, victim, x[attacked], y[attacked], rng)
+    spent = []
+    for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards)):
+        claimed = crafted.evidence.get(name, torch.zeros(len(rng), dtype=torch.long, device=x.device))
+        spent.append(share(total, claimed))
+    return judge(victim, threat, rows, x, y, clean, crafted, *spent), backoffs
+
+
+def _craft(attack: Attack, victim: Victim, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, int]:
+    """The batch, in halves where it does not fit in memory; and how often it was halved."""
+    if len(x) == 0:
+        return Crafted(x, blank_evidence(x)), 0
+    try:
+        return attack(victim, x, y, rng=rng), 0
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        if len(x) == 1:
+            raise VitattackError("one image does not fit in memory: use another --device or a smaller model") from error
+    if x.device.type == "cuda":
+        torch.cuda.empty_cache()
+    half = torch.arange(len(x), device=x.device) < (len(x) + 1) // 2
+    parts = [_craft(attack, victim, x[mask], y[mask], rng[mask]) for mask in (half, ~half)]
+    (one, a), (two, b) = parts
+    evidence = {name: torch.cat([one.evidence[name], two.evidence[name]]) for name in one.evidence}
+    return Crafted(torch.cat([one.x_adv, two.x_adv]), evidence), 1 + a + b
+
+
+def out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    known = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(phrase in text for phrase in known)

@@ -1,0 +1,188 @@
+"""One folder per job key: `job.json`, append-only `samples.jsonl`, `result.json`. Whatever dies, a whole batch survives.
+
+Batches are written with one call and flushed to disk. On opening, what a crash left of a batch is cut off, so that the
+file of a resumed run is the file of an uninterrupted one. Each shard has a file of its own; the last one to finish
+merges them in the order of the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vitattack.errors import UsageError, VitattackError
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import SampleRecord
+
+Batches = Sequence[tuple[int, ...]]
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """All of it or nothing, even across a crash."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> VitattackError:
+    reason = error.strerror or type(error).__name__
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
+    return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
+
+
+def dump(content: Any) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def finished(root: Path, job: Job) -> dict[str, Any] | None:
+    """The result of a job that is complete, if it is in the store."""
+    path = root / job.folder / "result.json"
+    try:
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else None
+    except (OSError, ValueError):
+        return None
+
+
+class Sink:
+    """The open record file of one shard of a job; a lock keeps a second process out."""
+
+    def __init__(self, root: Path, job: Job, batches: Batches, shard: tuple[int, int] = (0, 1)) -> None:
+        self.folder = root / job.folder
+        self._all = list(batches)
+        first, last = (round(len(self._all) * k / shard[1]) for k in (shard[0], shard[0] + 1))
+        self._mine = self._all[first:last]
+        self._shard = shard
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._path = self._file_of(shard[0])
+            self._stream = self._path.open("ab", buffering=0)
+        except OSError as error:
+            raise _cannot_write(self.folder, error) from error
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._stream.close()
+            raise UsageError(f"another process is writing {self._path}: wait for it, or give another --out") from None
+        try:
+            if not (self.folder / "job.json").exists():
+                write_atomically(self.folder / "job.json", dump({"schema": 1, "key": job.key, **asdict(job)}))
+            self.records = self._recover()
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def _file_of(self, number: int) -> Path:
+        count = self._shard[1]
+        return self.folder / ("samples.jsonl" if count == 1 else f"samples.shard-{number}-of-{count}.jsonl")
+
+    def _recover(self) -> list[SampleRecord]:
+        """Records of the batches that are whole; the file is cut behind the last of them."""
+        records, end = whole_batches(self._path, self._mine)
+        self._stream.truncate(end)
+        return records
+
+    @property
+    def todo(self) -> list[tuple[int, ...]]:
+        """The batches still to be run."""
+        done = len(self.records)
+        for at, batch in enumerate(self._mine):
+            if done <= 0:
+                return self._mine[at:]
+            done -= len(batch)
+        return []
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self._mine))
+
+    def write(self, records: Sequence[SampleRecord]) -> None:
+        """One batch, in one call, on the disk when this returns."""
+        lines = "".join(record.line() + "\n" for record in records).encode()
+        end = os.fstat(self._stream.fileno()).st_size
+        try:
+            while lines:  # a nearly full disk takes a part and refuses the rest
+                lines = lines[self._stream.write(lines) :]
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            self._forget(end)
+            raise _cannot_write(self._path, error) from error
+        self.records.extend(records)
+
+    def note(self, event: dict[str, Any]) -> None:
+        """What a batch cost besides its records: not part of them, since it differs from run to run."""
+        with (self.folder / "events.jsonl").open("a") as stream:
+            stream.write(json.dumps(event) + "\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """The notes of all sessions and shards of this job; a torn last line is skipped."""
+        try:
+            lines = (self.folder / "events.jsonl").read_text().splitlines()
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def _forget(self, end: int) -> None:
+        with suppress(OSError):  # the next opening cuts the torn batch off
+            self._stream.truncate(end)
+
+    def merge(self) -> list[SampleRecord] | None:
+        """All records of the job in its order; None while other shards are unfinished."""
+        if self._shard[1] == 1:
+            return self.records
+        everything: list[SampleRecord] = []
+        for number in range(self._shard[1]):
+            first, last = (round(len(self._all) * k / self._shard[1]) for k in (number, number + 1))
+            records, _ = whole_batches(self._file_of(number), self._all[first:last])
+            if len(records) < sum(map(len, self._all[first:last])):
+                return None
+            everything.extend(records)
+        write_atomically(self.folder / "samples.jsonl", "".join(r.line() + "\n" for r in everything))
+        return everything
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
+def whole_batches(path: Path, batches: Batches) -> tuple[list[SampleRecord], int]:
+    """The records of the leading complete batches of a file, and the byte where they end."""
+    records: list[SampleRecord] = []
+    end = 0
+    if not path.exists():
+        return records, end
+    with path.open("rb") as stream:
+        for batch in batches:
+            lines = [stream.readline() for _ in batch]
+            try:
+                found = [SampleRecord.parse(line) for line in lines if line.endswith(b"\n")]
+            except (ValueError, TypeError):
+                break
+            if tuple(record.index for record in found) != batch:
+                break
+            records.extend(found)
+            end += sum(map(len, lines))
+    return records, end

@@ -1,0 +1,117 @@
+"""Checkpoint files to tensors, and tensors into a model: hostile until parsed safely, strict always."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from vitattack.errors import UsageError
+
+SUFFIXES = (".safetensors", ".pt", ".pth")
+
+
+def read_state(
+    path: Path, *, sha256: str | None = None, weights_key: str | None = None, strip_prefix: str | None = None
+) -> dict[str, Tensor]:
+    """The named tensors of a checkpoint. Containers and prefixes are opened only when declared."""
+    if not path.is_file():
+        raise UsageError(f"weights file '{path}' does not exist: check the path")
+    if sha256 is not None:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != sha256:
+            raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
+    content = _parse(path)
+    if weights_key is not None:
+        if not isinstance(content.get(weights_key), dict):
+            raise UsageError(f"'{path.name}' has no '{weights_key}': it holds {_some(content)}")
+        content = content[weights_key]
+    nested = [key for key, value in content.items() if isinstance(value, dict)]
+    if nested and not any(isinstance(value, Tensor) for value in content.values()):
+        raise UsageError(f"'{path.name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
+    strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise UsageError(f"'{path.name}' holds '{strange[0]}', which is no tensor: save model.state_dict() alone")
+    if strip_prefix:
+        return {name.removeprefix(strip_prefix): tensor for name, tensor in content.items()}
+    return dict(content)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    fix = "fetch it again, or check that it is the file you mean"
+    if path.suffix == ".safetensors":
+        try:
+            return dict(load_file(path))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise UsageError(
+                f"'{path.name}' is not a readable safetensors file ({_first_line(error)}): {fix}"
+            ) from error
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if (
+            zipfile.is_zipfile(path)
+            or b"Unsupported global" in str(error).encode()
+            or "weights_only" in str(error).lower()
+        ):
+            raise UsageError(
+                f"'{path.name}' holds Python objects besides tensors, which could run code: "
+                "re-save model.state_dict() alone, best as safetensors"
+            ) from error
+        raise UsageError(f"'{path.name}' is not a readable checkpoint ({_first_line(error)}): {fix}") from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+        raise UsageError(f"'{path.name}' is not a readable checkpoint ({_first_line(error)}): {fix}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"'{path.name}' holds a {type(content).__name__}, not named tensors: save model.state_dict()")
+    return content
+
+
+def load_strict(model: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    """Every tensor finds its place, in the right shape, and every place its tensor; or one line says what does not."""
+    own = model.state_dict()
+    missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or extra:
+        raise UsageError(f"'{name}' does not fit the architecture: {_mismatch(missing, extra)}")
+    for key, tensor in state.items():
+        if tensor.shape != own[key].shape:
+            raise UsageError(
+                f"'{name}' does not fit the architecture: {key} is {tuple(tensor.shape)} in the file and "
+                f"{tuple(own[key].shape)} in the model: give --arch-kwargs (such as num_classes, img_size)"
+            )
+        if not torch.isfinite(tensor).all():
+            raise UsageError(f"'{name}' holds NaN or infinite values in {key}: the checkpoint is broken")
+    model.load_state_dict(state, strict=True)
+
+
+def _mismatch(missing: list[str], extra: list[str]) -> str:
+    prefixes = Counter(key.split(".")[0] + "." for key in extra)
+    if missing and len(extra) == len(missing) and len(prefixes) == 1:
+        (prefix,) = prefixes
+        if all(key.removeprefix(prefix) in set(missing) for key in extra):
+            return f"every name starts with '{prefix}': add --strip-prefix {prefix}"
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} missing, such as {missing[0]}")
+    if extra:
+        parts.append(f"{len(extra)} unknown, such as {extra[0]}")
+    return "; ".join(parts) + ": check --arch and --arch-kwargs"
+
+
+def _some(content: dict[str, Any]) -> str:
+    keys = sorted(map(str, content))
+    return ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]

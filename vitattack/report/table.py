@@ -1,0 +1,80 @@
+"""One table value and the forms it can take."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under headings; the first column is left-aligned, the others right. Notes stand below."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = field(default=())
+    left: int = 1
+
+    def rich(self) -> RichTable:
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for number, column in enumerate(self.columns):
+            text = number < self.left
+            table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        for row in self.rows:
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+
+    def markdown(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+        rule = ["---" if number < self.left else "--:" for number in range(len(self.columns))]
+        notes = "".join(f"\n{note}\n" for note in self.notes)
+        return f"{self.title}\n\n" + line(self.columns) + line(rule) + "".join(map(line, self.rows)) + notes
+
+    def csv(self) -> str:
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return stream.getvalue()
+
+    def latex(self) -> str:
+        """booktabs; the notes go into the caption, a number should not travel without its doubts."""
+
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(map(_tex, cells)) + " \\\\\n"
+
+        shape = "l" * self.left + "r" * (len(self.columns) - self.left)
+        caption = _tex(". ".join([self.title, *self.notes]))
+        return (
+            "\\begin{table}\n\\centering\n"
+            f"\\caption{{{caption}}}\n\\begin{{tabular}}{{{shape}}}\n\\toprule\n"
+            + line(self.columns)
+            + "\\midrule\n"
+            + "".join(map(line, self.rows))
+            + "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
+        )
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
