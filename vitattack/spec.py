@@ -27,6 +27,7 @@ from vitattack.registry import did_you_mean
 from vitattack.threat import LpBall
 
 LONGEST = 4000
+LARGEST = 10**9
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,8 @@ class _Resolver:
         if origin is tuple and isinstance(node, tuple):
             pairs = [self._value(v, choices[0], label) for v in node]
             return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
+        if isinstance(node, int) and abs(node) > LARGEST:
+            raise UsageError(f"'{_short(self.text)}': {label} is out of any range")
         if hint is bool and isinstance(node, bool):
             return node, str(node)
         if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():

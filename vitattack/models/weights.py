@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -60,16 +59,12 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if (
-            zipfile.is_zipfile(path)
-            or b"Unsupported global" in str(error).encode()
-            or "weights_only" in str(error).lower()
-        ):
+        if "Unsupported global" in str(error):
             raise UsageError(
                 f"'{path.name}' holds Python objects besides tensors, which could run code: "
                 "re-save model.state_dict() alone, best as safetensors"
             ) from error
-        raise UsageError(f"'{path.name}' is not a readable checkpoint ({_first_line(error)}): {fix}") from error
+        raise UsageError(f"'{path.name}' is not a readable checkpoint ({_looks_like(path)}): {fix}") from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f"'{path.name}' is not a readable checkpoint ({_first_line(error)}): {fix}") from error
     if not isinstance(content, dict):
@@ -106,6 +101,13 @@ def _mismatch(missing: list[str], extra: list[str]) -> str:
     if extra:
         parts.append(f"{len(extra)} unknown, such as {extra[0]}")
     return "; ".join(parts) + ": check --arch and --arch-kwargs"
+
+
+def _looks_like(path: Path) -> str:
+    """What a file that no parser takes may be: hosts answer with a page where a quota is used up."""
+    with path.open("rb") as stream:
+        head = stream.read(64).lstrip().lower()
+    return "it is a web page" if head.startswith((b"<!doctype", b"<html", b"<?xml")) else "no torch file by its first bytes"
 
 
 def _some(content: dict[str, Any]) -> str:

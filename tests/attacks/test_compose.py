@@ -1,0 +1,69 @@
+"""Attacks made of attacks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.conftest import tiny_vit
+from vitattack import spec
+from vitattack.attacks.compose import Stages
+from vitattack.models.victim import Victim
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+BALL = LpBall("linf", 0.004)
+Images = tuple[Tensor, Tensor]
+
+
+def fooled(text: str, images: Images) -> Tensor:
+    x, y = images
+    victim = tiny_vit()
+    crafted = spec.build(text, BALL)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
+    return victim(crafted.x_adv).argmax(1) != y
+
+
+def test_worst_is_the_union_of_separate_runs(toy_images: Images) -> None:
+    parts = ["fgsm", "pgd(steps=5)", "gama(steps=8)"]
+    union = torch.stack([fooled(part, toy_images) for part in parts]).any(0)
+    assert 0 < int(union.sum()) < len(union)  # a budget at which something is decided
+    assert torch.equal(fooled(f"worst({', '.join(parts)})", toy_images), union)
+
+
+def test_restarts_only_add_successes_and_the_first_is_the_plain_attack(toy_images: Images) -> None:
+    plain = fooled("pgd(steps=2)", toy_images)
+    one = fooled("restarts(1, pgd(steps=2))", toy_images)
+    many = fooled("restarts(6, pgd(steps=2))", toy_images)
+    assert torch.equal(plain, one)
+    assert not bool((plain & ~many).any())
+    assert int(many.sum()) > int(plain.sum())
+
+
+def test_the_stage_that_broke_a_sample_is_named(toy_images: Images, toy: Victim) -> None:
+    x, y = toy_images
+    rng = SampleRng(0, tuple(range(len(x))))
+    evidence = spec.build("worst(fgsm, pgd(steps=5))", BALL)(toy, x, y, rng=rng).evidence
+    alone = fooled("fgsm", toy_images)
+    assert torch.equal(evidence["stage"] == 0, alone)
+    assert torch.equal(evidence["stage"] >= 0, evidence["fooled"])
+
+
+def test_an_unconfirmed_success_keeps_its_sample_under_attack(toy_images: Images, toy: Victim) -> None:
+    """A stage whose claims do not hold on a second look must not take samples out of the run."""
+    x, y = toy_images
+
+    class Boaster:
+        def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
+            honest = spec.build("fgsm", LpBall("linf", 0.0))(victim, x, y, rng=rng)
+            return honest._replace(evidence={**honest.evidence, "fooled": torch.ones(len(x), dtype=torch.bool)})
+
+    pgd = spec.build("pgd(steps=5)", BALL)
+    crafted = Stages((Boaster(), pgd))(toy, x, y, rng=SampleRng(0, tuple(range(len(x)))))  # type: ignore[arg-type]
+    assert torch.equal(crafted.evidence["fooled"], fooled("pgd(steps=5)", toy_images))
+
+
+def test_losses_are_passed_inwards() -> None:
+    from vitattack.losses import Margin
+
+    changed = spec.build("worst(pgd, restarts(2, mim))", BALL).with_loss(Margin())
+    assert changed == spec.build("worst(pgd(loss=margin), restarts(2, mim(loss=margin)))", BALL)

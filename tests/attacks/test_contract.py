@@ -1,0 +1,144 @@
+"""What every registered attack owes its caller; a new one is tested by being registered."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import batch, linear_victim
+from vitattack import spec
+from vitattack.attacks.named import ATTACKS
+from vitattack.evaluation.cost import counting
+from vitattack.models.victim import Victim, digest
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+BALLS = [LpBall("linf", 8 / 255), LpBall("l2", 0.5)]
+Images = tuple[Tensor, Tensor]
+every_attack = pytest.mark.parametrize("name", ATTACKS)
+every_ball = pytest.mark.parametrize("ball", BALLS, ids=str)
+
+
+def rng(n: int, seed: int = 0) -> SampleRng:
+    return SampleRng(seed, tuple(range(n)))
+
+
+@every_ball
+@every_attack
+def test_candidates_keep_shape_type_box_and_budget(name: str, ball: LpBall, toy: Victim, toy_images: Images) -> None:
+    x, y = toy_images
+    before = x.clone()
+    crafted = spec.build(ATTACKS[name].quick, ball)(toy, x, y, rng=rng(12))
+    assert crafted.x_adv.shape == x.shape and crafted.x_adv.dtype == x.dtype
+    assert not crafted.x_adv.requires_grad
+    assert ball.allows(x, crafted.x_adv).all()
+    assert torch.equal(x, before)
+    assert all(len(rows) == len(x) for rows in crafted.evidence.values())
+
+
+@every_attack
+def test_equal_randomness_gives_equal_pixels_and_other_seeds_do_not(name: str, toy: Victim, toy_images: Images) -> None:
+    attack = spec.build(ATTACKS[name].quick, LpBall("linf", 1e-3))
+    one, two = (attack(toy, *toy_images, rng=rng(12)).x_adv for _ in range(2))
+    assert torch.equal(one, two)
+
+    class Flat(torch.nn.Module):
+        """No gradient anywhere: an attack ends where it began."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 0 * x.flatten(1).sum(1, keepdim=True) + torch.tensor([1.0, 0, 0, 0, 0])
+
+    flat = Victim(Flat(), name="flat", num_classes=5, input_size=32)
+    x, y = toy_images[0], torch.zeros(12, dtype=torch.long)
+    one, other = (attack(flat, x, y, rng=rng(12, seed)).x_adv for seed in (0, 1))
+    assert torch.equal(one, other) == (name in ("fgsm", "mim"))  # they begin at the image
+
+
+@every_ball
+@every_attack
+def test_a_sample_fares_alone_as_in_company(name: str, ball: LpBall) -> None:
+    victim, _ = linear_victim()
+    x, y = batch(5)
+    attack = spec.build(ATTACKS[name].quick, ball)
+    together = attack(victim, x, y, rng=rng(5)).x_adv
+    for i in range(5):
+        alone = attack(victim, x[i : i + 1], y[i : i + 1], rng=SampleRng(0, (i,))).x_adv
+        assert torch.allclose(alone[0], together[i], atol=1e-12)
+
+
+@every_attack
+def test_an_empty_batch_comes_back_empty(name: str, toy: Victim) -> None:
+    crafted = spec.build(ATTACKS[name].quick, BALLS[0])(toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0))
+    assert crafted.x_adv.shape == (0, 3, 32, 32)
+
+
+@every_attack
+def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_images: Images) -> None:
+    toy.train()
+    toy.model.norm.eval()  # type: ignore[union-attr, operator]
+    frozen = next(toy.parameters()).requires_grad_(False)
+    modes = [m.training for m in toy.modules()]
+    before, state = digest(toy), torch.get_rng_state()
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    spec.build(ATTACKS[name].quick, BALLS[0])(toy, *toy_images, rng=rng(12))
+    assert [m.training for m in toy.modules()] == modes
+    assert digest(toy) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.backends.mha.get_fastpath_enabled() == fastpath
+    assert all(p.grad is None for p in toy.parameters())
+    assert [p for p in toy.parameters() if not p.requires_grad] == [frozen]
+    assert not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in toy.modules())
+
+
+@every_attack
+def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images: Images) -> None:
+    attack = spec.build(ATTACKS[name].quick, BALLS[0])
+    with counting(toy) as passes:
+        evidence = attack(toy, *toy_images, rng=rng(12)).evidence
+    assert passes.forwards == int(evidence["forwards"].sum()) > 0
+    assert passes.backwards == int(evidence["backwards"].sum()) > 0
+
+
+@every_attack
+def test_claimed_successes_are_successes(name: str, toy: Victim, toy_images: Images) -> None:
+    x, y = toy_images
+    crafted = spec.build(ATTACKS[name].quick, LpBall("linf", 16 / 255))(toy, x, y, rng=rng(12))
+    fooled = toy(crafted.x_adv).argmax(1) != y
+    assert crafted.evidence["fooled"].any()
+    assert torch.equal(fooled, crafted.evidence["fooled"])
+
+
+@every_ball
+@every_attack
+def test_text_and_pickle_round_trips(name: str, ball: LpBall) -> None:
+    text = ATTACKS[name].quick
+    attack = spec.build(text, ball)
+    assert spec.canonical(spec.canonical(text)) == spec.canonical(text)
+    assert spec.build(spec.canonical(text), ball) == attack
+    assert pickle.loads(pickle.dumps(attack)) == attack
+    assert hash(attack) == hash(spec.build(text, ball))
+
+
+@every_attack
+def test_without_a_budget_nobody_is_fooled(name: str, toy: Victim, toy_images: Images) -> None:
+    x, y = toy_images
+    for norm in ("linf", "l2"):
+        crafted = spec.build(ATTACKS[name].quick, LpBall(norm, 0.0))(toy, x, y, rng=rng(12))  # type: ignore[arg-type]
+        assert torch.equal(crafted.x_adv, x)
+        assert not crafted.evidence["fooled"].any()
+
+
+@every_attack
+def test_nan_outputs_are_never_a_success(name: str, toy_images: Images) -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1)[:, :10] * float("nan")
+
+    x, y = toy_images
+    victim = Victim(Broken(), name="broken", num_classes=10, input_size=32)
+    crafted = spec.build(ATTACKS[name].quick, BALLS[0])(victim, x, y, rng=rng(12))
+    assert not crafted.evidence["fooled"].any()
+    assert BALLS[0].allows(x, crafted.x_adv).all()

@@ -1,0 +1,97 @@
+"""Victims whose optimum is known, and one small transformer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitattack.models.small import SMALL
+from vitattack.models.victim import Victim
+
+torch.set_num_threads(1)  # equal sums on every machine, and no fight over cores
+
+
+class Linear(nn.Module):
+    """z = Wx + b in double precision: class 0 is true, class 1 the runner-up, the others far away."""
+
+    def __init__(self, pixels: int = 192, classes: int = 5, gap: float = 3.0, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(classes, pixels, generator=generator, dtype=torch.float64) * 0.05)
+        centre = torch.full((pixels,), 0.5, dtype=torch.float64)
+        target = torch.tensor([0.0, -gap] + [-500.0] * (classes - 2), dtype=torch.float64)
+        self.bias = nn.Parameter(target - self.weight.detach() @ centre)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).to(self.weight.dtype) @ self.weight.T + self.bias
+
+    @property
+    def slope(self) -> Tensor:
+        """Gradient of the margin of the runner-up over the true class."""
+        return (self.weight[1] - self.weight[0]).detach()
+
+
+def linear_victim(**settings: float) -> tuple[Victim, Tensor]:
+    model = Linear(**settings)  # type: ignore[arg-type]
+    return Victim(model, name="linear", num_classes=5, input_size=8).double(), model.slope
+
+
+def batch(n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Images at least 0.3 inside the box, all of class 0."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 0.5 + 0.02 * torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64).clamp(-3, 3)
+    return x, torch.zeros(n, dtype=torch.long)
+
+
+def toy_pictures(n: int = 12, seed: int = 3) -> Tensor:
+    """Smooth random images, as different from each other as photographs are."""
+    coarse = torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return nn.functional.interpolate(coarse, size=32, mode="bilinear")
+
+
+def tiny_vit(seed: int = 0) -> Victim:
+    """A random transformer whose class biases are centred, so that it sees many classes and can be fooled."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model = SMALL["tiny_vit_32"](embed_dim=32, depth=2, num_heads=2)
+    torch.set_rng_state(state)
+    victim = Victim(model, name="toy", num_classes=10, input_size=32).eval()
+    with torch.no_grad():
+        model.head.bias -= victim(toy_pictures(64, seed=9)).mean(0)  # type: ignore[union-attr, operator]
+        model.head.weight *= 100  # type: ignore[union-attr, operator]
+        model.head.bias *= 100  # type: ignore[union-attr, operator]
+    return victim
+
+
+@pytest.fixture
+def toy() -> Victim:
+    return tiny_vit()
+
+
+@pytest.fixture
+def toy_images() -> tuple[Tensor, Tensor]:
+    """Images with the toy's own predictions as labels, so that all of them are attacked."""
+    x = toy_pictures()
+    with torch.no_grad():
+        return x, tiny_vit()(x).argmax(1)
+
+
+@pytest.fixture
+def cifar10_dir() -> Path:
+    """All of CIFAR-10 in the hub's layout, where the machine has it."""
+    folder = os.environ.get("VITATTACK_DATA_DIR")
+    if not folder:
+        pytest.skip("VITATTACK_DATA_DIR names no folder with the hub's CIFAR-10 files")
+    return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options set in the developer's shell must not reach the commands under test."""
+    for name in os.environ:
+        if name.startswith("VITATTACK_") and name != "VITATTACK_DATA_DIR":
+            monkeypatch.delenv(name)

@@ -1,0 +1,165 @@
+"""Models by their texts, and the file that names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vitattack._assets import EMBEDDED, ZOO_FILE
+from vitattack.errors import UsageError
+from vitattack.models import zoo
+from vitattack.models.catalogue import entries
+from vitattack.models.small import SMALL
+from vitattack.models.victim import check_pixels, frozen, wrap
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", entries())
+def test_every_embedded_model_loads_and_its_file_is_pinned(name: str) -> None:
+    entry = entries()[name]
+    loaded = zoo.load(name, CPU)
+    assert loaded.victim.num_classes == entry.num_classes and not loaded.victim.training
+    assert entry.weights is not None and entry.weights.file is not None
+    path = EMBEDDED / entry.weights.file
+    assert path.stat().st_size == entry.weights.size < 5_000_000
+    assert {p.dtype for p in loaded.victim.parameters()} == {torch.float32}
+
+
+def test_normalisation_is_inside() -> None:
+    victim = zoo.load("tiny-vit", CPU).victim
+    x = torch.rand(2, 3, 32, 32)
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in zoo.NORMALISERS["cifar10"] or ())
+    with torch.no_grad():
+        assert torch.equal(victim(x), victim.model((x - mean) / std))
+
+
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "w.safetensors"
+    save_file(SMALL["tiny_vit_32"](embed_dim=32, depth=1, num_heads=2).state_dict(), path)
+    return path
+
+
+def test_a_checkpoint_file_needs_its_architecture_and_normalisation(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path)
+    kwargs = {"embed_dim": 32, "depth": 1, "num_heads": 2}
+    for options, message in (
+        (zoo.FileOptions(), "does not say its architecture: add --arch"),
+        (zoo.FileOptions(arch="small:tiny_vit_32"), "does not say how it normalises: add --normalize"),
+        (zoo.FileOptions(arch="small:tiny_vit", normalize="none"), "did you mean tiny_vit_32"),
+        (zoo.FileOptions(arch="vit_tinny_patch16_224", normalize="none"), "did you mean vit_tiny_patch16_224"),
+        (zoo.FileOptions(arch="small:tiny_vit_32", normalize="none"), "does not fit the architecture"),
+        (zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs={"heads": 1}, normalize="none"), "does not take these"),
+        (zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar"), "normalize 'cifar'"),
+        (zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="0.5/0"), "normalize '0.5/0'"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            zoo.load(str(path), CPU, options)
+        assert "\n" not in str(caught.value)
+    loaded = zoo.load(str(path), CPU, zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar10"))
+    assert loaded.victim.num_classes == 10 and loaded.victim.input_size == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tiny-vitt", "unknown model 'tiny-vitt': did you mean tiny-vit"),
+        ("nowhere/w.pt", "does not exist"),
+        ("timm:vit_tiny_patch16_224", r"names no weights: write timm:vit_tiny_patch16_224\.TAG with one of augreg"),
+        ("timm:vit_tiny_patch16_224.mine", "has no weights 'mine'"),
+        ("timm:vit_tinny_patch16_224.a", "did you mean vit_tiny_patch16_224"),
+    ],
+)
+def test_wrong_models_are_answered_with_the_fix(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        zoo.load(text, CPU)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k", "hf-hub:nobody/nothing"])
+def test_without_network_one_line_says_what_to_do(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot fetch .* connect and run again, or give a local file") as caught:
+        zoo.load(text, CPU)
+    assert "\n" not in str(caught.value)
+
+
+ENTRY = """
+schema: 1
+models:
+  - id: a
+    summary: s
+    arch: small:tiny_vit_32
+    num_classes: 10
+    input: 32
+    dataset: cifar10
+    weights: {source: embedded, file: a.safetensors, sha256: "0"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("    summary: s", "    sumary: s"), "unknown key 'sumary': did you mean summary"),
+        (("    arch: small:tiny_vit_32\n", ""), r"model 1: arch is missing"),
+        (("source: embedded", "source: embeded"), "did you mean embedded"),
+        ((', sha256: "0"', ""), "need file and sha256"),
+        (("schema: 1", "schema: 2"), "is no zoo file"),
+        (("  - id: a", "  - id: !!python/object:os.system a"), "cannot read the zoo file"),
+        (("    dataset: cifar10", "    dataset: cifar10\n    normalize: {mean: [0.5]}"), "normalize needs mean and std"),
+    ],
+)
+def test_mistakes_in_a_zoo_file_are_named(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "zoo.yaml"
+    assert change[0] in ENTRY
+    path.write_text(ENTRY.replace(*change))
+    with pytest.raises(UsageError, match=message):
+        entries(path)
+    assert ZOO_FILE.is_file()
+
+
+def test_pixels_are_checked_with_a_tolerance() -> None:
+    x = torch.rand(4, 3, 2, 2)
+    assert check_pixels(x, "images") == (x, 0)
+    x[1, 0, 0, 0], x[2, 0, 0, 0] = -3e-8, 1 + 2e-7
+    nudged, count = check_pixels(x, "images")
+    assert count == 2 and float(nudged.min()) >= 0 and float(nudged.max()) <= 1
+    with pytest.raises(UsageError, match="need .*: divide by 255"):
+        check_pixels(torch.rand(2, 3, 2, 2) * 255, "images")
+    with pytest.raises(UsageError, match="undo their normalisation"):
+        check_pixels(torch.randn(8, 3, 2, 2), "images")
+    with pytest.raises(UsageError, match="NaN"):
+        check_pixels(torch.full((1, 3, 2, 2), torch.nan), "images")
+
+
+def test_modules_that_give_no_logits_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"returns \(1, 3, 4, 4\) for one image"):
+        wrap(torch.nn.Identity(), torch.zeros(1, 3, 4, 4))
+
+
+def test_outputs_with_a_logits_field_are_unwrapped() -> None:
+    class Output:
+        def __init__(self, logits: torch.Tensor) -> None:
+            self.logits = logits
+
+    class HubStyle(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Output:
+            return Output(x.flatten(1)[:, :7])
+
+    victim = wrap(HubStyle(), torch.rand(2, 3, 4, 4))
+    assert victim.num_classes == 7 and victim(torch.rand(2, 3, 4, 4)).shape == (2, 7)
+
+
+def test_freezing_is_undone_even_after_an_error() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+    net[0].bias.requires_grad_(False)
+    net[1].eval()
+    with pytest.raises(RuntimeError), frozen(net):
+        assert not net.training and not net[0].weight.requires_grad
+        raise RuntimeError
+    assert net.training and not net[1].training
+    assert net[0].weight.requires_grad and not net[0].bias.requires_grad
