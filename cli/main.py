@@ -69,8 +69,11 @@ def cli() -> None:
     """Robustness evaluation and attack benchmarks for Vision Transformers."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C: what is finished is stored, and the user is told how to go on."""
+class Terminated(BaseException):
+    """SIGTERM, handled like Ctrl-C: what is finished is stored, and the user is told how to go on.
+
+    No KeyboardInterrupt, since click turns those into its own Abort.
+    """
 
 
 def _terminate(number: int, frame: Any) -> NoReturn:

@@ -37,7 +37,9 @@ def test_a_plain_module_and_tensors(toy_images: Images) -> None:
     content = json.loads(json.dumps(evaluation.json()))
     assert content["schema"] == 1 and content["run"] is None
     assert [a["attack"] for a in content["attacks"]] == ["pgd(steps=5)", "fgsm"]
-    assert content["provenance"]["threads"] == 1 and content["provenance"]["versions"]["torch"] == torch.__version__
+    assert content["provenance"]["threads"] == 1 and torch.__version__.startswith(
+        content["provenance"]["versions"]["torch"]
+    )
 
 
 def test_the_embedded_model_on_the_embedded_images() -> None:
@@ -49,7 +51,9 @@ def test_the_embedded_model_on_the_embedded_images() -> None:
     assert evaluation.doubts == undefended.doubts == ()
 
 
-def test_a_finished_job_comes_from_the_store(tmp_path: Path, toy_images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_job_comes_from_the_store(
+    tmp_path: Path, toy_images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = evaluate(tiny_vit().model, "pgd(steps=3)", data=toy_images, out=tmp_path, **SETTINGS)
 
     def refuse(*_: object, **__: object) -> None:

@@ -30,7 +30,10 @@ BALL = LpBall("linf", 8 / 255)
         ("pgd(step=1/8, loss=dlr_targeted(-1))", "pgd(step=0.125, loss=dlr_targeted(rank=-1))"),
         ("pgd(step=0.25)", "pgd(step=0.25)"),  # the default in linf only
         ("pgd(preset='s003')", "pgd(preset=s003)"),
-        ("pgd(rule=sign(schedule=milestones(at=(0.5,)), size=2))", "pgd(rule=sign(size=2, schedule=milestones(at=(0.5,))))"),
+        (
+            "pgd(rule=sign(schedule=milestones(at=(0.5,)), size=2))",
+            "pgd(rule=sign(size=2, schedule=milestones(at=(0.5,))))",
+        ),
         ("gama(space=logit, anchor='start')", "gama(space=logit)"),
         ("worst(pgd, gama)", "worst(pgd, gama)"),
         ("restarts(inner=pgd, n=3)", "restarts(3, pgd)"),

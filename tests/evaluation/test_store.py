@@ -71,7 +71,15 @@ def test_two_writers_of_one_job_are_kept_apart(tmp_path: Path) -> None:
 
 def test_the_key_knows_what_changes_records_and_nothing_else() -> None:
     assert Job("m", "pgd", "linf:8/255", "d", "w", "p").key == JOB.key
-    changes = {"attack": "gama", "weights": "x", "pixels": "x", "seed": 1, "batch_size": 8, "threads": 2, "device": "cuda"}
+    changes = {
+        "attack": "gama",
+        "weights": "x",
+        "pixels": "x",
+        "seed": 1,
+        "batch_size": 8,
+        "threads": 2,
+        "device": "cuda",
+    }
     keys = {Job(**{**JOB.__dict__, name: value}).key for name, value in changes.items()}
     assert len(keys | {JOB.key}) == len(changes) + 1
 

@@ -26,7 +26,9 @@ def test_a_state_dict_comes_back(tmp_path: Path, suffix: str) -> None:
     path, source, target = tmp_path / f"w{suffix}", net(), net()
     save_file(source.state_dict(), path) if suffix == ".safetensors" else torch.save(source.state_dict(), path)
     load_strict(target, read_state(path), path.name)
-    assert all(torch.equal(a, b) for a, b in zip(source.state_dict().values(), target.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(source.state_dict().values(), target.state_dict().values(), strict=True)
+    )
 
 
 def test_containers_and_prefixes_only_when_declared(tmp_path: Path) -> None:
@@ -62,7 +64,10 @@ class Bomb:
 
 
 def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
-    for name, content in (("bomb.pt", Bomb()), ("args.pth", {"model": torch.zeros(1), "args": argparse.Namespace(a=1)})):
+    for name, content in (
+        ("bomb.pt", Bomb()),
+        ("args.pth", {"model": torch.zeros(1), "args": argparse.Namespace(a=1)}),
+    ):
         torch.save(content, tmp_path / name)
         with pytest.raises(UsageError, match=r"holds Python objects besides tensors.*re-save"):
             read_state(tmp_path / name)

@@ -59,7 +59,9 @@ def test_a_checkpoint_file_needs_its_architecture_and_normalisation(tmp_path: Pa
         with pytest.raises(UsageError, match=message) as caught:
             zoo.load(str(path), CPU, options)
         assert "\n" not in str(caught.value)
-    loaded = zoo.load(str(path), CPU, zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar10"))
+    loaded = zoo.load(
+        str(path), CPU, zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar10")
+    )
     assert loaded.victim.num_classes == 10 and loaded.victim.input_size == 32
 
 
@@ -110,7 +112,10 @@ models:
         ((', sha256: "0"', ""), "need file and sha256"),
         (("schema: 1", "schema: 2"), "is no zoo file"),
         (("  - id: a", "  - id: !!python/object:os.system a"), "cannot read the zoo file"),
-        (("    dataset: cifar10", "    dataset: cifar10\n    normalize: {mean: [0.5]}"), "normalize needs mean and std"),
+        (
+            ("    dataset: cifar10", "    dataset: cifar10\n    normalize: {mean: [0.5]}"),
+            "normalize needs mean and std",
+        ),
     ],
 )
 def test_mistakes_in_a_zoo_file_are_named(change: tuple[str, str], message: str, tmp_path: Path) -> None:

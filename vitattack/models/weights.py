@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,11 @@ def _parse(path: Path) -> dict[str, Any]:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch muses about pickle protocols before it refuses them
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Unsupported global" in str(error):
+        if _first_bytes(path).startswith((b"PK", b"\x80")):  # a zip or a pickle: well formed, but not only tensors
             raise UsageError(
                 f"'{path.name}' holds Python objects besides tensors, which could run code: "
                 "re-save model.state_dict() alone, best as safetensors"
@@ -103,11 +106,19 @@ def _mismatch(missing: list[str], extra: list[str]) -> str:
     return "; ".join(parts) + ": check --arch and --arch-kwargs"
 
 
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(64)
+
+
 def _looks_like(path: Path) -> str:
     """What a file that no parser takes may be: hosts answer with a page where a quota is used up."""
-    with path.open("rb") as stream:
-        head = stream.read(64).lstrip().lower()
-    return "it is a web page" if head.startswith((b"<!doctype", b"<html", b"<?xml")) else "no torch file by its first bytes"
+    head = _first_bytes(path).lstrip().lower()
+    return (
+        "it is a web page"
+        if head.startswith((b"<!doctype", b"<html", b"<?xml"))
+        else "no torch file by its first bytes"
+    )
 
 
 def _some(content: dict[str, Any]) -> str:

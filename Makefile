@@ -1,0 +1,51 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Everything lands in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: install install-dev demo test test-slow check clean help
+
+help:
+	@echo "make demo       install, then attack the embedded models on the embedded images (about 3 minutes)"
+	@echo "make test       install, then run the whole suite except what is marked slow"
+	@echo "make test-slow  the rest of the suite"
+	@echo "make check      ruff, mypy --strict, and the tests of the built wheel"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp per set of requirements: nothing is installed twice.
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(PIP) --upgrade pip
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml requirements/peers.txt $(VENV)/installed
+	$(PIP) --editable ".[dev]"
+	$(PIP) --requirement requirements/peers.txt
+	$(PIP) --no-deps "torchattacks>=3.5"
+	@touch $@
+
+install: $(VENV)/installed
+
+install-dev: $(VENV)/installed-dev
+
+demo: install
+	$(BIN)/vitattack eval tiny-vit fgsm pgd gama --limit 200
+	$(BIN)/vitattack eval tiny-vit-standard fgsm pgd gama --limit 200
+
+test: install-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: install-dev
+	$(BIN)/python -m pytest -m slow
+
+check: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -P -m pytest tests/test_packaging.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,74 @@
+"""The loop tax: what a step of our loop costs over a raw step (one forward and the input gradient, nothing else).
+
+    python benchmarks/perf/loop.py [--rounds 7] [--threads 1]
+
+At a budget where nothing is fooled, (t(40 steps) - t(20 steps)) / 20 is the price of one step, verdict included,
+without start-up and final forward. The raw step has frozen parameters too. Target: at most 1.03.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from measure import conditions, interleaved, median, small32, tiny224
+from torch import Tensor
+
+from vitattack.attacks.gradient import Gradient
+from vitattack.models.victim import Victim, frozen
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+RAW_STEPS = 20
+
+
+def run(victim: Victim, x: Tensor, y: Tensor, steps: int) -> Callable[[], object]:
+    attack = Gradient(LpBall("linf", 1e-6), steps)
+    rng = SampleRng(0, tuple(range(len(x))))
+
+    def call() -> None:
+        crafted = attack(victim, x, y, rng=rng)
+        assert not crafted.evidence["fooled"].any(), "something was fooled: the workload is not what it should be"
+
+    return call
+
+
+def raw(victim: Victim, x: Tensor, y: Tensor) -> Callable[[], object]:
+    def call() -> None:
+        with frozen(victim):
+            for _ in range(RAW_STEPS):
+                leaf = x.detach().requires_grad_()
+                torch.autograd.grad(F.cross_entropy(victim(leaf), y, reduction="sum"), leaf)
+
+    return call
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(conditions(args.threads))
+    for victim, batch in ((small32(), 32), (tiny224(), 8)):
+        x = torch.rand(batch, 3, victim.input_size, victim.input_size, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            y = victim(x).argmax(1)
+        ways = {"20 steps": run(victim, x, y, 20), "40 steps": run(victim, x, y, 40), "raw": raw(victim, x, y)}
+        seconds = interleaved(ways, args.rounds)
+        # a round's own difference and its own raw time: slow drifts of the machine cancel
+        taxes = [
+            (long - short) / 20 / (plain / RAW_STEPS)
+            for short, long, plain in zip(seconds["20 steps"], seconds["40 steps"], seconds["raw"])
+        ]
+        print(
+            f"{victim.name}, batch {batch}: raw step {1e3 * median(seconds['raw']) / RAW_STEPS:.1f} ms, "
+            f"step of the loop {1e3 * (median(seconds['40 steps']) - median(seconds['20 steps'])) / 20:.1f} ms, "
+            f"tax {median(taxes):.3f} (rounds: {', '.join(f'{t:.3f}' for t in sorted(taxes))})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Timing two ways of doing one thing side by side: interleaved rounds in one process, medians of each."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from vitattack.models.victim import Victim
+
+
+def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every way in every round; each is warmed up once, and the order turns from round to round."""
+    for way in ways.values():
+        way()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            began = time.perf_counter()
+            ways[name]()
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def small32() -> Victim:
+    """A ViT for 32 px images: patch 4, width 192, depth 6, random weights."""
+    torch.manual_seed(0)
+    model = VisionTransformer(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=10)
+    return Victim(model, name="small32", num_classes=10, input_size=32).eval()
+
+
+def tiny224() -> Victim:
+    """timm's ViT-Tiny for 224 px images, random weights."""
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False)
+    return Victim(model, name="tiny224", num_classes=1000, input_size=224).eval()
+
+
+def conditions(threads: int) -> str:
+    return f"torch {torch.__version__}, timm {timm.__version__}, fp32, {threads} thread(s), CPU {torch.backends.cpu.get_cpu_capability()}"

@@ -1,0 +1,311 @@
+"""The command as a stranger meets it: what it prints, what it refuses, how it dies and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from vitattack.cli.main import main
+
+from vitattack.models.small import SMALL
+
+ENTRY = [sys.executable, "-P", "-m", "vitattack.cli"]
+
+
+def vitattack(
+    *words: str, cwd: Path, env: dict[str, str] | None = None, **more: object
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120", **(env or {})}
+    return subprocess.run(
+        [*ENTRY, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False, **more
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str], message: str, code: int = 2) -> None:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("vitattack: ") and message in lines[0], lines[0]
+
+
+Here = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Here]:
+    """The same entry point inside this process, which has torch loaded already."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["vitattack", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(words, int(left.value.code or 0), out, err)
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+SMALL_RUN = ("--limit", "16", "--batch-size", "4", "--threads", "1", "--quiet")
+
+
+def test_a_table_then_the_same_table_from_the_store_and_its_json(tmp_path: Path) -> None:
+    words = ("eval", "tiny-vit", "fgsm", "pgd(steps=4)", "--limit", "16", "--threads", "1")
+    first = vitattack(*words, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    for expected in (
+        "tiny-vit | linf:8/255 | cifar10-demo[:16] | n = 16 | seed 0",
+        "clean",
+        "fgsm",
+        "worst case",
+        "McNemar",
+    ):
+        assert expected in first.stdout
+    second = vitattack(*words, cwd=tmp_path)
+    assert second.stdout == first.stdout and "from the store" in second.stderr
+    as_json = vitattack(*words, "--json", cwd=tmp_path)
+    content = json.loads(as_json.stdout)
+    assert set(content) >= {
+        "schema",
+        "model",
+        "threat",
+        "data",
+        "n",
+        "seed",
+        "clean",
+        "attacks",
+        "worst_case",
+        "run",
+        "provenance",
+    }
+    for attack in content["attacks"]:
+        assert set(attack) >= {"attack", "robust", "invalid", "fragile", "forwards", "backwards", "seconds"}
+        assert set(attack["robust"]) == {"accuracy", "low", "high", "correct"}
+        assert 0 <= attack["robust"]["low"] <= attack["robust"]["accuracy"] <= attack["robust"]["high"] <= 1
+    stored = json.loads((Path(tmp_path / content["attacks"][0]["run"]) / "result.json").read_text())
+    assert stored["robust"] == content["attacks"][0]["robust"]
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "latex"])
+def test_other_forms_hold_the_same_numbers(here: Here, form: str) -> None:
+    done = here("eval", "tiny-vit", "fgsm", *SMALL_RUN, "--format", form)
+    assert done.returncode == 0 and done.stderr == ""
+    marks = {"md": "| clean | ", "csv": "clean,", "latex": "clean & "}
+    assert marks[form] in done.stdout and "/16" in done.stdout
+
+
+def test_options_are_read_from_the_environment_and_flags_win(tmp_path: Path) -> None:
+    env = {"VITATTACK_LIMIT": "4", "VITATTACK_THREAT": "linf:1/255", "VITATTACK_THREADS": "1"}
+    content = json.loads(vitattack("eval", "tiny-vit", "fgsm", "--limit", "8", "--json", cwd=tmp_path, env=env).stdout)
+    assert content["n"] == 8 and content["threat"] == "linf:1/255"
+
+
+def test_help_and_version_are_quick_and_load_nothing_heavy(tmp_path: Path) -> None:
+    for words in (["--help"], ["--version"]):
+        code = (
+            f"import sys; sys.argv = ['vitattack', *{words!r}]\n"
+            "import vitattack.cli.main as m\n"
+            "try: m.main()\n"
+            "except SystemExit as e: assert not e.code, e.code\n"
+            "heavy = {'torch', 'numpy', 'timm', 'pandas', 'rich', 'yaml'} & set(sys.modules)\n"
+            "assert not heavy, heavy"
+        )
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+            )
+            times.append(time.perf_counter() - began)
+            assert done.returncode == 0, done.stderr
+        assert min(times) < 0.3, times
+
+
+@pytest.mark.parametrize(
+    "words", [["models"], ["attacks"], ["data"], ["models", "info", "tiny-vit"], ["attacks", "info", "gama"]]
+)
+def test_lists_and_details(here: Here, words: list[str]) -> None:
+    done = here(*words)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
+    names = [row["name"] for row in json.loads(here("attacks", "list", "--json").stdout)]
+    assert {"fgsm", "fgsm_rs", "pgd", "mim", "cw", "dlr", "gama", "mifpe", "pma", "restarts", "worst"} <= set(names)
+    pgd = json.loads(here("attacks", "info", "pgd", "--json").stdout)
+    assert (pgd["forwards"], pgd["backwards"]) == (21, 20)
+    pma = json.loads(here("attacks", "info", "pma", "--json").stdout)
+    assert (pma["forwards"], pma["backwards"]) == (202, 200)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evall"], "unknown command 'evall': did you mean eval"),
+        (["eval", "tiny-vitt"], "unknown model 'tiny-vitt': did you mean tiny-vit"),
+        (["eval", "tiny-vit", "pgdd"], "unknown attack 'pgdd': did you mean pgd"),
+        (["eval", "tiny-vit", "pgd(steps=x)"], "takes a whole number, not x"),
+        (["eval", "--data", "cifar"], "unknown data set 'cifar': did you mean cifar10"),
+        (["eval", "--threat", "8"], "names no norm: write linf:8 or l2:8"),
+        (["eval", "--threat", "linf:8"], "write linf:8/255 if you mean 8-bit steps"),
+        (["eval", "--threat", "8/255"], "write linf:8/255 or l2:8/255"),
+        (["eval", "--limit", "0"], "0 is not in the range"),
+        (["eval", "--limit", "5", "--subset", "random:5:0"], "exclude each other"),
+        (["eval", "--batch-size", "many"], "'many' is not a valid integer"),
+        (["eval", "--shard", "2/2"], "write 0/4 for the first of four"),
+        (["eval", "--device", "gpu"], "device 'gpu' is not understood"),
+        (["eval", "--format", "pdf"], "'pdf' is not one of"),
+        (["eval", "--stepz", "5"], "No such option"),
+        (["eval", "--data", "cifar10"], "give --data-dir a folder that holds it"),
+        (["eval", "--data", "cifar10", "--data-dir", "nowhere"], "give --data-dir a folder with the hub's layout"),
+        (["eval", "--arch-kwargs", "{"], "--arch-kwargs is not JSON"),
+        (["eval", "nowhere.pt", "--arch", "small:tiny_vit_32", "--normalize", "none"], "'nowhere.pt' does not exist"),
+        (["eval", "timm:vit_tiny_patch16_224"], "names no weights: write timm:vit_tiny_patch16_224.TAG with one of"),
+        (["eval", "--out", "file/below"], "give another folder with --out"),
+        (["models", "info", "tiny"], "unknown model 'tiny': did you mean tiny-vit"),
+        (["attacks", "info", "pg"], "unknown attack 'pg': did you mean pgd"),
+    ],
+)
+def test_wrong_words_get_one_line_and_exit_code_2(tmp_path: Path, words: list[str], message: str, here: Here) -> None:
+    (tmp_path / "file").write_text("")
+    refused(here(*words), message)
+    assert not (tmp_path / "runs").exists()
+
+
+ARCH = (
+    "--arch",
+    "small:tiny_vit_32",
+    "--arch-kwargs",
+    '{"embed_dim": 16, "depth": 1, "num_heads": 1}',
+    "--normalize",
+    "none",
+)
+
+
+def test_checkpoint_files_good_and_bad(tmp_path: Path, here: Here) -> None:
+    torch.manual_seed(0)
+    state = SMALL["tiny_vit_32"](embed_dim=16, depth=1, num_heads=1).state_dict()
+    save_file(state, tmp_path / "good.safetensors")
+    save_file(
+        {k: v for k, v in state.items() if k != "norm.weight" and k != "fc_norm.weight"}, tmp_path / "short.safetensors"
+    )
+    (tmp_path / "corrupt.safetensors").write_bytes((tmp_path / "good.safetensors").read_bytes()[:5000])
+    (tmp_path / "pickle.pt").write_bytes(pickle.dumps({"model": Path("x")}))
+    wide = SMALL["tiny_vit_32"](embed_dim=16, depth=1, num_heads=1, num_classes=7).state_dict()
+    save_file(wide, tmp_path / "seven.safetensors")
+    for name, message in (
+        ("short.safetensors", "1 missing, such as fc_norm.weight"),
+        ("corrupt.safetensors", "is not a readable safetensors file"),
+        ("pickle.pt", "holds Python objects besides tensors"),
+        ("seven.safetensors", "head.bias is (7,) in the file and (10,) in the model"),
+    ):
+        refused(here("eval", name, "fgsm", *ARCH, *SMALL_RUN), message)
+    seven = (*ARCH[:3], '{"embed_dim": 16, "depth": 1, "num_heads": 1, "num_classes": 7}', *ARCH[4:])
+    done = here("eval", "seven.safetensors", "fgsm", *seven, *SMALL_RUN)
+    refused(
+        done, "'seven.safetensors' has 7 classes, 'cifar10-demo[:16]' has 10: choose data the model was trained for"
+    )
+    done = here("eval", "good.safetensors", "fgsm", *ARCH, *SMALL_RUN, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["n"] == 16, done.stderr
+
+
+def test_debug_shows_where(tmp_path: Path) -> None:
+    done = vitattack("eval", "tiny-vitt", "--debug", cwd=tmp_path)
+    assert done.returncode != 0 and "Traceback" in done.stderr
+
+
+RUN = (
+    "eval",
+    "tiny-vit",
+    "restarts(2, pgd(steps=6))",
+    "--limit",
+    "48",
+    "--batch-size",
+    "4",
+    "--threads",
+    "1",
+    "--quiet",
+)
+
+
+def records_of(root: Path) -> bytes:
+    (path,) = root.glob("runs/*/samples.jsonl")
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    root = tmp_path_factory.mktemp("whole")
+    assert vitattack(*RUN, cwd=root).returncode == 0
+    return records_of(root)
+
+
+def start_and_wait(root: Path, batches: int) -> subprocess.Popen[str]:
+    """The run in its own process, once some batches are on the disk."""
+    process = subprocess.Popen([*ENTRY, *RUN], cwd=root, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        files = list(root.glob("runs/*/samples.jsonl"))
+        if files and files[0].read_bytes().count(b"\n") >= 4 * batches:
+            return process
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.002)
+    raise AssertionError("no batch was written in two minutes")
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, uninterrupted: bytes, batches: int) -> None:
+    process = start_and_wait(tmp_path, batches)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    part = records_of(tmp_path)
+    assert 0 < len(part) < len(uninterrupted) and uninterrupted.startswith(part[: part.rfind(b"\n") + 1])
+    again = vitattack(*RUN, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert records_of(tmp_path) == uninterrupted
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_say_how_to_go_on(tmp_path: Path, uninterrupted: bytes, number: int, code: int) -> None:
+    process = start_and_wait(tmp_path, 2)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "run the same command to go on" in errors and "Traceback" not in errors
+    assert vitattack(*RUN, cwd=tmp_path).returncode == 0
+    assert records_of(tmp_path) == uninterrupted
+
+
+def test_two_shards_side_by_side_give_the_same_records(tmp_path: Path, uninterrupted: bytes) -> None:
+    parts = [subprocess.Popen([*ENTRY, *RUN, "--shard", f"{k}/2"], cwd=tmp_path) for k in range(2)]
+    assert [part.wait(240) for part in parts] == [0, 0]
+    assert records_of(tmp_path) == uninterrupted
+
+
+def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path, uninterrupted: bytes) -> None:
+    """A file size limit stands in for the full disk: the write fails half-way through a batch."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+    done = vitattack(*RUN, cwd=tmp_path, preexec_fn=limit)
+    refused(done, "free some space and run the same command to go on", code=1)
+    assert len(records_of(tmp_path)) <= 3000
+    assert vitattack(*RUN, cwd=tmp_path).returncode == 0
+    assert records_of(tmp_path) == uninterrupted

@@ -1,0 +1,68 @@
+"""The wheel holds what the checkout has, and works without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs the checkout")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(out),
+        str(ROOT),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = out.glob("*.whl")
+    return path
+
+
+def test_every_package_is_listed() -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "vitattack").rglob("__init__.py")}
+    assert listed == found | {"vitattack.cli", "vitattack.assets"}
+
+
+def test_the_wheel_holds_every_module_and_asset_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    sources = {str(p.relative_to(ROOT)) for p in (ROOT / "vitattack").rglob("*.py")}
+    sources |= {f"vitattack/cli/{p.name}" for p in (ROOT / "cli").glob("*.py")}
+    assets = {"vitattack/py.typed", "vitattack/assets/model_zoo.yaml"}
+    assets |= {f"vitattack/assets/embedded/{p.name}" for p in (ROOT / "embedded").iterdir()}
+    assert names == sources | assets
+    assert wheel.stat().st_size < 20_000_000
+
+
+def test_the_wheel_evaluates_the_embedded_model_far_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = (
+        "import vitattack, vitattack.cli.main, sys\n"
+        f"assert vitattack.__file__.startswith({str(tmp_path)!r}), vitattack.__file__\n"
+        f"assert vitattack.cli.main.__file__.startswith({str(tmp_path)!r})\n"
+        "print(vitattack.evaluate('tiny-vit', 'fgsm', limit=8, threads=1).n)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "8", done.stderr
