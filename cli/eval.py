@@ -55,5 +55,8 @@ def command(model: str, attacks: tuple[str, ...], as_json: bool, form: str, quie
         evaluation = api.evaluate(
             model, attacks or api.DEFAULT_ATTACK, data=data, options=options, reporter=screen, **given
         )
-    if evaluation.results:
+    if not evaluation.results:
+        if as_json:
+            click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
+    else:
         show(table(evaluation), evaluation.json(), form="json" if as_json else form)

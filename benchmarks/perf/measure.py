@@ -46,4 +46,5 @@ def tiny224() -> Victim:
 
 
 def conditions(threads: int) -> str:
-    return f"torch {torch.__version__}, timm {timm.__version__}, fp32, {threads} thread(s), CPU {torch.backends.cpu.get_cpu_capability()}"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"torch {torch.__version__}, timm {timm.__version__}, fp32, {threads} thread(s), CPU {capability}"

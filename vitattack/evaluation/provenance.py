@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from vitattack.evaluation.job import Job
+
 PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy")
 
 
-def provenance(device: torch.device, threads: int) -> dict[str, Any]:
+def provenance(device: torch.device, job: Job) -> dict[str, Any]:
     """Versions, machine, numerics and, in a checkout, the git state."""
     return {
         "versions": {name: _version(name) for name in PACKAGES},
@@ -21,8 +23,11 @@ def provenance(device: torch.device, threads: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": threads,
-        "precision": "fp32",
+        "threads": job.threads,
+        "precision": job.precision,
+        "seed": job.seed,
+        "weights_sha256": job.weights,
+        "data_sha256": job.pixels,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "flush_denormal": _flushes_denormals(),

@@ -78,14 +78,24 @@ def run(
         if sink.todo:
             attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
         buffers = digest(victim, parameters=False)
+        batches = _Batches(victim, attack, job, threat)
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
             x, y, nudged = _read(data, rows, victim, device)
             doubts = first_look(victim, x) if number == 0 else []
-            records, backoffs = _batch(victim, attack, job, threat, rows, x, y)
+            backoffs = batches.backoffs
+            records = batches.records(rows, x, y)
             sink.write(records)
             seconds = time.perf_counter() - began
-            sink.note({"n": len(rows), "seconds": seconds, "backoffs": backoffs, "nudged": nudged, "doubts": doubts})
+            sink.note(
+                {
+                    "n": len(rows),
+                    "seconds": seconds,
+                    "backoffs": batches.backoffs - backoffs,
+                    "nudged": nudged,
+                    "doubts": doubts,
+                }
+            )
             watch(records, sink.total)
         if digest(victim, parameters=False) != buffers:
             sink.note(
@@ -97,7 +107,7 @@ def run(
         events = sink.events()
         found = Doubts(everything, events, attack.doubts(), expected_clean).all()
         seconds = sum(event.get("seconds", 0.0) for event in events)
-        result = Result(job, everything, seconds, found, provenance(device, job.threads), sink.folder)
+        result = Result(job, everything, seconds, found, provenance(device, job), sink.folder)
         content = {
             "schema": 1,
             "key": job.key,
@@ -126,39 +136,47 @@ def _read(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.devi
     return x.to(device), y.to(device), nudged
 
 
-def _batch(
-    victim: Victim, attack: Attack, job: Job, threat: LpBall, rows: Sequence[int], x: Tensor, y: Tensor
-) -> tuple[list[SampleRecord], int]:
-    clean = clean_predictions(victim, x)
-    attacked = clean == y
-    rng = SampleRng(job.seed, tuple(rows))[attacked]
-    with counting(victim) as passes:
-        crafted, backoffs = _craft(attack, victim, x[attacked], y[attacked], rng)
-    spent = []
-    for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards)):
-        claimed = crafted.evidence.get(name, torch.zeros(len(rng), dtype=torch.long, device=x.device))
-        spent.append(share(total, claimed))
-    return judge(victim, threat, rows, x, y, clean, crafted, *spent), backoffs
+class _Batches:
+    """Batches to records, in smaller pieces where memory ends; the piece that fitted is remembered."""
 
+    def __init__(self, victim: Victim, attack: Attack, job: Job, threat: LpBall) -> None:
+        self.victim, self.attack, self.job, self.threat = victim, attack, job, threat
+        self.most = job.batch_size
+        self.backoffs = 0
 
-def _craft(attack: Attack, victim: Victim, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, int]:
-    """The batch, in halves where it does not fit in memory; and how often it was halved."""
-    if len(x) == 0:
-        return Crafted(x, blank_evidence(x)), 0
-    try:
-        return attack(victim, x, y, rng=rng), 0
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        if len(x) == 1:
-            raise VitattackError("one image does not fit in memory: use another --device or a smaller model") from error
-    if x.device.type == "cuda":
-        torch.cuda.empty_cache()
-    half = torch.arange(len(x), device=x.device) < (len(x) + 1) // 2
-    parts = [_craft(attack, victim, x[mask], y[mask], rng[mask]) for mask in (half, ~half)]
-    (one, a), (two, b) = parts
-    evidence = {name: torch.cat([one.evidence[name], two.evidence[name]]) for name in one.evidence}
-    return Crafted(torch.cat([one.x_adv, two.x_adv]), evidence), 1 + a + b
+    def records(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[SampleRecord]:
+        if len(rows) > self.most:
+            middle = (len(rows) + 1) // 2
+            first = self.records(rows[:middle], x[:middle], y[:middle])
+            return first + self.records(rows[middle:], x[middle:], y[middle:])
+        try:
+            return self._whole(rows, x, y)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                raise VitattackError(
+                    "one image does not fit in memory: use another --device or a smaller model"
+                ) from error
+        if x.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.most = (len(rows) + 1) // 2
+        self.backoffs += 1
+        return self.records(rows, x, y)
+
+    def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[SampleRecord]:
+        clean = clean_predictions(self.victim, x)
+        attacked = clean == y
+        rng = SampleRng(self.job.seed, tuple(rows))[attacked]
+        crafted = Crafted(x[attacked], blank_evidence(x[attacked]))
+        with counting(self.victim) as passes:
+            if len(rng):
+                crafted = self.attack(self.victim, x[attacked], y[attacked], rng=rng)
+        forwards, backwards = (
+            share(total, crafted.evidence.get(name, torch.zeros(len(rng), dtype=torch.long, device=x.device)))
+            for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards))
+        )
+        return judge(self.victim, self.threat, rows, x, y, clean, crafted, forwards, backwards)
 
 
 def out_of_memory(error: BaseException) -> bool:
