@@ -1,0 +1,190 @@
+"""Attention scores on their way from a product of q and k to the softmax: what masks them, and what they are exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+Function = Callable[..., Any]
+
+# An additive constant this low forbids an entry; learned position biases stay far above it.
+MASK_BELOW = -50.0
+# Masks such as finfo.min swallow the score they are added to: nothing is left under them to scale.
+BOTTOMLESS = -1e4
+
+SOFTMAXES = {"softmax", "scaled_dot_product_attention"}
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
+ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_", "masked_fill", "masked_fill_", "where", "baddbmm"}
+VIEWS = {
+    "view", "reshape", "permute", "transpose", "swapaxes", "movedim", "unsqueeze", "squeeze", "flatten", "unflatten",
+    "contiguous", "expand", "expand_as", "__getitem__", "select", "narrow", "chunk", "split", "unbind", "roll", "clone",
+    "repeat", "repeat_interleave", "view_as", "reshape_as", "detach", "t",
+}  # fmt: skip
+CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
+ARITHMETIC = {
+    *ADDITIONS, "sub", "__sub__", "__isub__", "mul", "__mul__", "__rmul__", "__imul__", "mul_", "div", "__truediv__",
+    "__itruediv__", "div_", "neg", "tanh", "clamp", "clip", "clamp_", "rescaled_scores",
+}  # fmt: skip
+MAPS = {"linear", "conv2d"}
+
+
+def rescaled_scores(z: Tensor, scale: Tensor, mask: Tensor | None) -> Tensor:
+    """s * z, where an additive mask m inside z stays what it is: s * (z - m) + m, exact at s = 1.
+
+    It dispatches like a torch function, so that a tap around a rescaled view follows it as one step.
+    """
+    if has_torch_function((z,)):
+        scaled: Tensor = handle_torch_function(rescaled_scores, (z,), z, scale, mask)
+        return scaled
+    if mask is None:
+        return z * scale
+    masked = mask != 0
+    zero = z.new_zeros(())
+    hidden = torch.where(masked & (mask > BOTTOMLESS), z - mask, zero)
+    # Masked entries leave the first product: -inf times the gradient 0 would be NaN.
+    return torch.where(masked, z + (scale - 1) * hidden, torch.where(masked, zero, z) * scale)
+
+
+def added_mask(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Tensor | None:
+    """The mask an addition put into its result, in the result's shape: 0 where allowed, a constant <= -50 elsewhere."""
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        return None
+    if name.startswith("masked_fill"):
+        where = args[1] if len(args) > 1 else kwargs["mask"]
+        value = args[2] if len(args) > 2 else kwargs["value"]
+        return _filled(where, value, out)
+    if name == "where":
+        where, *values = [*args, *(kwargs[key] for key in ("input", "other") if key in kwargs)]
+        if len(values) != 2:
+            return None
+        found = _filled(where, values[0], out)
+        return found if found is not None else _filled(~where, values[1], out)
+    for operand in args[:2]:
+        if isinstance(operand, Tensor) and _is_mask(operand):
+            return operand.detach().to(out.dtype).expand(out.shape)
+    return None
+
+
+def _filled(where: Tensor, value: Any, out: Tensor) -> Tensor | None:
+    if isinstance(value, Tensor) and value.numel() != 1:
+        return None
+    if float(value) > MASK_BELOW:
+        return None
+    constant = torch.as_tensor(float(value), dtype=out.dtype, device=out.device)
+    return torch.where(where, constant, out.new_zeros(())).expand(out.shape)
+
+
+def _is_mask(operand: Tensor) -> bool:
+    if operand.requires_grad or not operand.is_floating_point() or operand.dim() < 2 or operand.numel() == 0:
+        return False
+    low = operand.min()
+    return float(low) <= MASK_BELOW and bool(((operand == 0) | (operand == low)).all())
+
+
+def float_mask(attn_mask: Tensor) -> Tensor:
+    """The mask part of a float attn_mask that came without history: what is forbidden; the rest is position bias."""
+    return torch.where(attn_mask <= MASK_BELOW, attn_mask, attn_mask.new_zeros(())).detach()
+
+
+@dataclass
+class Trace:
+    """What is known of one tensor of scores; it holds the tensor, so that its id stays its own."""
+
+    tensor: Tensor
+    mask: Tensor | None = None
+    addition: tuple[int, int] | None = None
+    exact: Function | None = None
+    maps: int = 0
+
+
+class Trail:
+    """Follows scores through views and arithmetic. Emptied at every softmax: it never spans more than one block."""
+
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact
+        self._traces: dict[int, Trace] = {}
+
+    def of(self, tensor: Any) -> Trace | None:
+        return self._traces.get(id(tensor))
+
+    def clear(self) -> None:
+        self._traces.clear()
+
+    def step(self, func: Function, name: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Hand what is known of the inputs on to the output."""
+        if name in PRODUCTS:
+            if self._exact and isinstance(out, Tensor) and out.is_floating_point():
+                self._traces[id(out)] = Trace(out, exact=lambda: func(*map(_double, args), **_doubled(kwargs)))
+            return
+        if not self._traces or name not in VIEWS | CASTS | ARITHMETIC | MAPS:
+            return
+        at = next((n for n, arg in enumerate(args) if id(arg) in self._traces), None)
+        if at is None:
+            return
+        before = self._traces[id(args[at])]
+        maps = before.maps + (name in MAPS)
+        if maps > 1:  # head mixing is one map; a second one leads out of the attention
+            return
+        outs = out if isinstance(out, tuple | list) else (out,)
+        for number, tensor in enumerate(outs):
+            if not isinstance(tensor, Tensor):
+                continue
+            part = number if isinstance(out, tuple | list) else None
+            trace = Trace(tensor, addition=before.addition, maps=maps)
+            if before.exact is not None:
+                trace.exact = self._later(func, name, args, kwargs, part)
+            if before.mask is not None:
+                trace.mask = _moved_mask(func, name, args, kwargs, at, before.mask, tensor, part)
+            if trace.exact is not None or trace.mask is not None:
+                self._traces[id(tensor)] = trace
+
+    def add_mask(self, tensor: Tensor, mask: Tensor, addition: tuple[int, int]) -> None:
+        trace = self._traces.setdefault(id(tensor), Trace(tensor))
+        trace.mask = mask if trace.mask is None else trace.mask + mask
+        trace.addition = addition
+
+    def _later(
+        self, func: Function, name: str, args: Sequence[Any], kwargs: dict[str, Any], part: int | None
+    ) -> Function:
+        sources = [self._traces[id(arg)].exact if id(arg) in self._traces else None for arg in args]
+
+        def compute() -> Any:
+            doubles = [source() if source else _double(arg) for source, arg in zip(sources, args, strict=True)]
+            if name in CASTS:
+                return doubles[0]
+            result = func(*doubles, **_doubled(kwargs))
+            return result if part is None else result[part]
+
+        return compute
+
+
+def _double(value: Any) -> Any:
+    # A copy always: an in-place operation replayed on it must not reach the model's own tensors.
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.detach().to(torch.float64, copy=True)
+    return [_double(item) for item in value] if isinstance(value, list) else value
+
+
+def _doubled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _double(value) for key, value in kwargs.items() if key != "out"}
+
+
+def _moved_mask(
+    func: Function,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    at: int,
+    mask: Tensor,
+    out: Tensor,
+    part: int | None,
+) -> Tensor | None:
+    if name in VIEWS:
+        moved = func(*args[:at], mask, *args[at + 1 :], **kwargs)
+        return moved if part is None else moved[part]
+    return mask.to(out.dtype) if mask.shape == out.shape else None
