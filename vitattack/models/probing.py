@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.attention import AttentionLayer, AttentionMap, Place, SoftmaxMode
-from vitattack.models.scores import CASTS, MAPS, PRODUCTS, VIEWS, Trail, added_mask
+from vitattack.models.attention import SoftmaxMode
+from vitattack.models.layers import AttentionLayer, AttentionMap, Place
+from vitattack.models.scores import MAPS, PRODUCTS, VIEWS, Trail, added_mask, viewed
 from vitattack.models.victim import frozen
 
 MULTIPLICATIONS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__"}
@@ -34,7 +35,8 @@ def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
     with frozen(victim), torch.no_grad(), probe.hooked(), probe:
         victim(x[:1])
     layers: list[AttentionLayer] = []
-    ignored, calls = [], []
+    ignored: list[tuple[str, str]] = []
+    calls: list[int | None] = []
     places: set[Place] = set()
     for call in probe.calls:
         if call.kind is None:
@@ -157,7 +159,7 @@ class _Probe(SoftmaxMode):
             for call, label in self._labels[id(arg)][1].items():
                 outs = out if isinstance(out, tuple | list) else (out,)
                 if name in VIEWS:
-                    moved = func(*args[:at], label, *args[at + 1 :], **kwargs)
+                    moved = viewed(func, name, args, kwargs, at, label)
                     moved = moved if isinstance(moved, tuple | list) else (moved,)
                 else:
                     moved = [_broadcast(label, o) if isinstance(o, Tensor) else None for o in outs]
@@ -188,7 +190,7 @@ class _Probe(SoftmaxMode):
             for call, label in self._labels[id(weights)][1].items():
                 found = self.calls[call]
                 last = found.axis == len(found.shape) - 1
-                if last and values.dim() and values.shape[-1] == label.shape[-1] > 1 and _varies(label, -1):
+                if last and values.dim() and _varies(label, -1) and values.shape[-1] == label.shape[-1]:
                     moved = _broadcast(label, out)
                     if moved is not None and out.shape != weights.shape:
                         self._weighed.setdefault(id(out), (out, {}))[1][call] = moved
@@ -253,7 +255,9 @@ class _Probe(SoftmaxMode):
     def _heads(self, call: _Call) -> tuple[int, int | None]:
         """What the module says, where the scores have such an axis; else the axis before queries and keys."""
         module = self._modules[call.stack[-1]]
-        said = next((getattr(module, n) for n in ("num_heads", "num_attention_heads", "n_heads") if hasattr(module, n)), 0)
+        said = next(
+            (getattr(module, n) for n in ("num_heads", "num_attention_heads", "n_heads") if hasattr(module, n)), 0
+        )
         free = range(len(call.shape) - 2)
         if said:
             axis = next((a for a in reversed(free) if a > 0 and call.shape[a] == said), None)
@@ -265,7 +269,8 @@ class _Probe(SoftmaxMode):
 
 
 def _varies(label: Tensor, axis: int) -> bool:
-    return label.shape[axis] > 1 and bool((label != label.narrow(axis, 0, 1)).any())
+    inside = -label.dim() <= axis < label.dim()
+    return inside and bool((label != label.narrow(axis, 0, 1)).any())
 
 
 def _broadcast(label: Tensor, out: Tensor) -> Tensor | None:
@@ -278,5 +283,3 @@ def _broadcast(label: Tensor, out: Tensor) -> Tensor | None:
                 return None
             label = label.narrow(axis, 0, 1)
     return label.expand(out.shape)
-
-

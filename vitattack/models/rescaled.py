@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.attention import AttentionMap, AttentionTap, Per, check_scales
+from vitattack.models.attention import AttentionTap
+from vitattack.models.layers import AttentionMap, Per, check_scales
 from vitattack.models.probing import attention_layers
 from vitattack.models.victim import Victim
 

@@ -121,6 +121,9 @@ class Trail:
             if self._exact and isinstance(out, Tensor) and out.is_floating_point():
                 self._traces[id(out)] = Trace(out, exact=lambda: func(*map(_double, args), **_doubled(kwargs)))
             return
+        if name == "__setitem__":
+            self._overwrite(args)
+            return
         if not self._traces or name not in VIEWS | CASTS | ARITHMETIC | MAPS:
             return
         at = next((n for n, arg in enumerate(args) if id(arg) in self._traces), None)
@@ -148,6 +151,20 @@ class Trail:
         trace.mask = mask if trace.mask is None else trace.mask + mask
         trace.addition = addition
 
+    def _overwrite(self, args: Sequence[Any]) -> None:
+        trace = self.of(args[0])
+        if trace is None or trace.exact is None:
+            return
+        _, index, value = args
+        before, after = trace.exact, self.of(value)
+
+        def compute() -> Tensor:
+            whole: Tensor = before()
+            whole[index] = after.exact() if after and after.exact else _double(value)
+            return whole
+
+        trace.exact = compute
+
     def _later(
         self, func: Function, name: str, args: Sequence[Any], kwargs: dict[str, Any], part: int | None
     ) -> Function:
@@ -174,6 +191,12 @@ def _doubled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _double(value) for key, value in kwargs.items() if key != "out"}
 
 
+def viewed(func: Function, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], at: int, shadow: Tensor) -> Any:
+    """The same change of view for a tensor that goes along with argument `at`."""
+    shadow = shadow.contiguous() if name == "view" else shadow  # an expanded shadow has other strides than the original
+    return func(*args[:at], shadow, *args[at + 1 :], **kwargs)
+
+
 def _moved_mask(
     func: Function,
     name: str,
@@ -185,6 +208,7 @@ def _moved_mask(
     part: int | None,
 ) -> Tensor | None:
     if name in VIEWS:
-        moved = func(*args[:at], mask, *args[at + 1 :], **kwargs)
-        return moved if part is None else moved[part]
+        moved: Any = viewed(func, name, args, kwargs, at, mask)
+        result: Tensor = moved if part is None else moved[part]
+        return result
     return mask.to(out.dtype) if mask.shape == out.shape else None
