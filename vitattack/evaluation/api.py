@@ -88,9 +88,9 @@ def evaluate(
     with numerics(threads), _store(out) as root:
         if isinstance(model, str):
             loaded = zoo.load(model, place, options)
-            samples = _samples(data, limit, folder, transform or loaded.victim.transform)
+            samples = open_data(data, limit, folder, transform or loaded.victim.transform)
         else:
-            samples = _samples(data, limit, folder, transform or "none")
+            samples = open_data(data, limit, folder, transform or "none")
             first, _ = samples.read(samples.rows[:1])
             loaded = zoo.Loaded(wrap(model, first.to(place)).to(place), None, {"source": "module"})
         victim = loaded.victim
@@ -184,7 +184,7 @@ def _store(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _samples(
+def open_data(
     data: str | tuple[Tensor, Tensor] | DataSet, limit: int | None, data_dir: Path | None, transform: str
 ) -> DataSet:
     if isinstance(data, str):
@@ -204,7 +204,7 @@ def _calibration(
     if given is None and samples.text.startswith("cifar10"):
         given = "cifar10-calib"
     if given is not None:
-        chosen = _samples(given, None, data_dir, transform)
+        chosen = open_data(given, None, data_dir, transform)
         return chosen.read(chosen.rows)
     used = set(samples.rows)
     spare = [row for row in range(len(samples.source)) if row not in used][:128]

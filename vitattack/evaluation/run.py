@@ -81,7 +81,7 @@ def run(
         batches = _Batches(victim, attack, job, threat)
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
-            x, y, nudged = _read(data, rows, victim, device)
+            x, y, nudged = read_batch(data, rows, victim, device)
             doubts = first_look(victim, x) if number == 0 else []
             backoffs = batches.backoffs
             records = batches.records(rows, x, y)
@@ -120,7 +120,7 @@ def run(
         return result
 
 
-def _read(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
+def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
     x, y = data.read(rows)
     if x.shape[-2:] != (victim.input_size, victim.input_size):
         raise UsageError(

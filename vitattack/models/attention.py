@@ -51,6 +51,13 @@ class Seen:
         given = self._given().detach().movedim(self._axis, -1).double()
         return exact if _agree(given, exact) else given
 
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Something in the shape of the scores as (heads, rows, entries)."""
+        heads, at = self.layer.heads, self.layer.head_axis
+        if at is not None:
+            return rows.movedim(at - (0 <= self._axis < at), 0).reshape(heads, -1, rows.shape[-1])
+        return rows.reshape(-1, heads, *rows.shape[1:]).movedim(1, 0).reshape(heads, -1, rows.shape[-1])
+
     def masked(self) -> Tensor | None:
         """True where a mask forbids the entry."""
         return None if self._mask is None else self._mask.movedim(self._axis, -1)

@@ -148,7 +148,8 @@ class Trail:
 
     def add_mask(self, tensor: Tensor, mask: Tensor, addition: tuple[int, int]) -> None:
         trace = self._traces.setdefault(id(tensor), Trace(tensor))
-        trace.mask = mask if trace.mask is None else trace.mask + mask
+        # The lower of both, not the sum: a mask built step by step reaches the scores by two ways.
+        trace.mask = mask if trace.mask is None else torch.minimum(trace.mask, mask)
         trace.addition = addition
 
     def _overwrite(self, args: Sequence[Any]) -> None:
@@ -211,4 +212,6 @@ def _moved_mask(
         moved: Any = viewed(func, name, args, kwargs, at, mask)
         result: Tensor = moved if part is None else moved[part]
         return result
-    return mask.to(out.dtype) if mask.shape == out.shape else None
+    if name in MAPS or torch.broadcast_shapes(mask.shape, out.shape) != out.shape:
+        return None
+    return mask.to(out.dtype).expand(out.shape)

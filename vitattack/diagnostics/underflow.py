@@ -1,0 +1,198 @@
+"""`diagnose`: does the attention softmax of a model saturate, does it underflow, and does either spoil its gradients?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.data import DataSet
+from vitattack.diagnostics.gradients import GradientPanel
+from vitattack.diagnostics.rows import RowStatistics
+from vitattack.errors import UsageError, VitattackError
+from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores
+from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.run import numerics, read_batch
+from vitattack.models import zoo
+from vitattack.models.attention import AttentionTap, Seen
+from vitattack.models.layers import AttentionLayer, AttentionMap
+from vitattack.models.probing import attention_layers
+from vitattack.models.victim import Victim, frozen, wrap
+
+Verdict = Literal["ok", "saturated", "underflow"]
+
+# Shares of a block's rows beyond SATURATED_GAP and UNDERFLOW_GAP that make the verdict.
+SATURATED_ROWS, UNDERFLOW_ROWS = 0.01, 0.001
+# The fp32 gradient of the margin is spoilt where it loses this much against fp64.
+LOST_SIGNS, LOST_ENTRIES = 0.05, 0.01
+GRADIENT_IMAGES = 64
+
+Watch = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One attention softmax: its layer, the shares over its rows, the same per head, and its gap histogram."""
+
+    layer: AttentionLayer
+    summary: dict[str, Any]
+    per_head: tuple[dict[str, Any], ...]
+    histogram: tuple[int, ...]
+    zero_dscores: float
+    sampled: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.summary["underflow"] > UNDERFLOW_ROWS:
+            return "underflow"
+        return "saturated" if self.summary["saturated"] > SATURATED_ROWS else "ok"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "layer": self.layer.number,
+            "name": self.layer.name,
+            "block": self.layer.block,
+            "heads": self.layer.heads,
+            "fused": self.layer.fused,
+            "temperature": self.layer.temperature,
+            **self.summary,
+            "zero_dscores": self.zero_dscores,
+            "quantiles": "sampled" if self.sampled else "exact",
+            "histogram": list(self.histogram),
+            "per_head": list(self.per_head),
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The blocks of a model, its gradient panel, and what both say."""
+
+    model: str
+    data: str
+    n: int
+    blocks: tuple[Block, ...]
+    ignored: tuple[tuple[str, str], ...]
+    gradient: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def flagged(self) -> tuple[Block, ...]:
+        return tuple(block for block in self.blocks if block.verdict != "ok")
+
+    @property
+    def verdict(self) -> Verdict:
+        """`underflow` where fp64 gives another input gradient, `saturated` where it does not but blocks are flagged."""
+        margin = self.gradient["margin"]["fp32"]
+        if margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES:
+            return "underflow"
+        return "saturated" if self.flagged else "ok"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "model": self.model,
+            "data": self.data,
+            "n": self.n,
+            "layers": [block.json() for block in self.blocks],
+            "ignored": [{"name": name, "reason": reason} for name, reason in self.ignored],
+            "gradient": self.gradient,
+            "verdict": self.verdict,
+            "provenance": self.provenance,
+        }
+
+
+def diagnose(
+    model: nn.Module | str = DEFAULT_MODEL,
+    data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA,
+    *,
+    limit: int | None = None,
+    gradient_images: int = GRADIENT_IMAGES,
+    batch_size: int = 16,
+    seed: int = 0,
+    threads: int | None = None,
+    device: str = "auto",
+    options: zoo.FileOptions = zoo.FileOptions(),
+    data_dir: str | Path | None = None,
+    transform: str | None = None,
+    watch: Watch = lambda done, total: None,
+) -> Diagnosis:
+    """Statistics of every attention row over real images, and the input gradient in fp32, bf16 and fp64.
+
+    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". The gradients are those of the
+    first `gradient_images` images. Memory does not grow with the number of images.
+    """
+    if batch_size < 1 or gradient_images < 1:
+        raise UsageError("batch_size and gradient_images count images: use at least 1")
+    place = resolve_device(device, model)
+    folder = Path(data_dir) if data_dir is not None else None
+    threads = threads or usable_cores()
+    with numerics(threads):
+        if isinstance(model, str):
+            victim = zoo.load(model, place, options).victim
+            samples = open_data(data, limit, folder, transform or victim.transform)
+        else:
+            _check_weights(model)
+            samples = open_data(data, limit, folder, transform or "none")
+            victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
+        with frozen(victim):
+            statistics, panel, layers = _gather(victim, samples, place, gradient_images, batch_size, seed, watch)
+    blocks = tuple(
+        Block(
+            layer,
+            rows.summary(),
+            tuple({**rows.summary(h), "zero_dscores": panel.zero_dscores(layer.number, h)} for h in range(layer.heads)),
+            tuple(rows.histogram.sum(0).tolist()),
+            panel.zero_dscores(layer.number),
+            rows.sampled,
+        )
+        for layer, rows in zip(layers.layers, statistics, strict=True)
+    )
+    made_with = provenance(place, threads)
+    return Diagnosis(victim.name, samples.text, len(samples), blocks, layers.ignored, panel.json(), made_with)
+
+
+def _gather(
+    victim: Victim, samples: DataSet, place: torch.device, gradients: int, batch_size: int, seed: int, watch: Watch
+) -> tuple[list[RowStatistics], GradientPanel, AttentionMap]:
+    layers: AttentionMap | None = None
+    statistics: list[RowStatistics] = []
+    panel: GradientPanel | None = None
+    done = 0
+
+    def see(seen: Seen) -> None:
+        z, masked = seen.scores(torch.float64), seen.masked()
+        if bool(z.isnan().any()):
+            raise VitattackError(
+                f"'{seen.layer.name}' of '{victim.name}' has NaN scores: the weights are broken, fetch them again"
+            )
+        statistics[seen.layer.number].add(seen.by_head(z), None if masked is None else seen.by_head(masked))
+
+    for rows in samples.cut(batch_size):
+        x, y, _ = read_batch(samples, rows, victim, place)
+        if layers is None or panel is None:
+            layers = attention_layers(victim, x)
+            layers.require("there is no softmax to diagnose")
+            statistics = [RowStatistics(layer.heads, seed) for layer in layers.layers]
+            panel = GradientPanel(victim, layers)
+        with torch.no_grad(), AttentionTap(layers, observe=see):
+            logits = victim(x)
+        if not bool(torch.isfinite(logits).all()):
+            raise VitattackError(f"model '{victim.name}' gives NaN for an image: the weights are broken")
+        if panel.images < gradients:
+            panel.add(x[: gradients - panel.images], y[: gradients - panel.images])
+        done += len(rows)
+        watch(done, len(samples))
+    assert layers is not None and panel is not None  # a data set holds at least one image
+    return statistics, panel, layers
+
+
+def _check_weights(model: nn.Module) -> None:
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
+    if dtypes:
+        name = str(next(iter(dtypes))).removeprefix("torch.")
+        raise UsageError(f"the model has {name} weights: call .float() first; half precision is simulated from fp32")
