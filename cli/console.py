@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -72,6 +73,16 @@ class Screen(Reporter):
             self.console.print("this shard is done; the table comes with the last shard", highlight=False)
         elif from_store:
             self.console.print(f"{result.job.attack}: from the store, {result.folder}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def counting(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that has nothing to tell but how far it is."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _state(records: Sequence[SampleRecord], rate: float) -> str:

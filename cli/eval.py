@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from .options import data_options, data_text, file_options, option, output_options, run_options, together
+from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
 
 
 @click.command(
@@ -36,20 +35,12 @@ def command(model: str, attacks: tuple[str, ...], as_json: bool, form: str, quie
     errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.evaluation import api
-    from vitattack.models.zoo import FileOptions
     from vitattack.report.evaluation import table
 
     from .console import Screen
     from .output import show
 
-    try:
-        arch_kwargs = json.loads(given.pop("arch_kwargs"))
-    except ValueError as error:
-        raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
-    if not isinstance(arch_kwargs, dict):
-        raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
-    keys = ("arch", "normalize", "weights_key", "strip_prefix")
-    options = FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
+    options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     with Screen(quiet) as screen:
         evaluation = api.evaluate(

@@ -16,6 +16,7 @@ from vitattack.errors import UsageError, VitattackError
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
+    "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
     "models": "List the models of the zoo, or show one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",
@@ -29,7 +30,7 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(f".{name}", __package__)
+        module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
         command: click.Command = module.command
         return command
 

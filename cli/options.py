@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from vitattack.models.zoo import FileOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,11 +53,14 @@ file_options = together(
     option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
     option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
 )
-run_options = together(
+machine_options = together(
     option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
     option("--batch-size", type=click.IntRange(1), default=64, help="Images per batch; halved where memory ends."),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1), help="CPU threads; default: the cores this process may use."),
+)
+run_options = together(
+    machine_options,
     option("--shard", default="0/1", callback=_shard, metavar="K/N", help="Run part K of N; the last one merges."),
     option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
     option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
@@ -64,6 +71,20 @@ output_options = together(
     option("--quiet", is_flag=True, help="No progress."),
     option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
 )
+
+
+def model_options(given: dict[str, Any]) -> FileOptions:
+    """What the file options say, taken out of a command's arguments."""
+    from vitattack.models.zoo import FileOptions
+
+    try:
+        arch_kwargs = json.loads(given.pop("arch_kwargs"))
+    except ValueError as error:
+        raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
+    if not isinstance(arch_kwargs, dict):
+        raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
+    keys = ("arch", "normalize", "weights_key", "strip_prefix")
+    return FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
 
 
 def data_text(data: str, limit: int | None, subset: str | None, indices: str | None) -> str:

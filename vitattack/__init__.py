@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitattack.attacks.base import Crafted as Crafted
+    from vitattack.diagnostics.underflow import Diagnosis as Diagnosis
+    from vitattack.diagnostics.underflow import diagnose as diagnose
     from vitattack.errors import UsageError as UsageError
     from vitattack.errors import VitattackError as VitattackError
     from vitattack.evaluation.api import attack as attack
@@ -20,6 +22,8 @@ _PUBLIC = {
     "evaluate": "vitattack.evaluation.api",
     "attack": "vitattack.evaluation.api",
     "Evaluation": "vitattack.evaluation.result",
+    "diagnose": "vitattack.diagnostics.underflow",
+    "Diagnosis": "vitattack.diagnostics.underflow",
     "Crafted": "vitattack.attacks.base",
     "Victim": "vitattack.models.victim",
     "LpBall": "vitattack.threat",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from vitattack.losses import CrossEntropy, Margin
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionLayer, AttentionMap
 
+AT_ONCE = 8
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -64,10 +65,15 @@ class GradientPanel:
         self.bf16 = {name: Agreement() for name in self._losses}
         self.images = 0
         self._through: list[float] = []
-        # per layer: entries of dL/dscores that are zero, and all of them, by head
-        self._zero_scores = {n.number: torch.zeros(2, n.heads, dtype=torch.long) for n in layers.layers}
+        # per layer and head: zero entries of dL/dscores and all of them, rows of zeros and all rows
+        self._zero_scores = {n.number: torch.zeros(4, n.heads, dtype=torch.long) for n in layers.layers}
 
     def add(self, x: Tensor, y: Tensor) -> None:
+        # Few images at a time: the scores of all blocks are kept at once.
+        for at in range(0, len(x), AT_ONCE):
+            self._add(x[at : at + AT_ONCE], y[at : at + AT_ONCE])
+
+    def _add(self, x: Tensor, y: Tensor) -> None:
         self.images += len(x)
         for name, loss in self._losses.items():
             reference = self._gradient(self._exact, x.double(), y, loss, weights=_softmax)
@@ -84,14 +90,21 @@ class GradientPanel:
     def zero_dscores(self, number: int, head: int | None = None) -> float:
         """Share of the entries of dL/dscores that are exactly zero in fp32."""
         counted = self._zero_scores[number]
-        zero, total = counted.sum(1).tolist() if head is None else counted[:, head].tolist()
-        return float(zero / total) if total else 0.0
+        zero, total, _, _ = (counted.sum(1) if head is None else counted[:, head]).tolist()
+        return float(zero / max(1, total))
+
+    @property
+    def dead_dscores(self) -> float:
+        """Share of the rows, over all blocks, through which no gradient at all reaches the scores in fp32."""
+        _, _, dead, rows = torch.stack([counted.sum(1) for counted in self._zero_scores.values()]).sum(0).tolist()
+        return float(dead / max(1, rows))
 
     def json(self) -> dict[str, Any]:
         return {
             "n": self.images,
             "margin": {"fp32": self.fp32["margin"].json(), "bf16": self.bf16["margin"].json()},
             "cross_entropy": {"fp32": self.fp32["cross_entropy"].json(), "bf16": self.bf16["cross_entropy"].json()},
+            "dead_dscores": self.dead_dscores,
             "through_attention": sum(self._through) / max(1, len(self._through)),
         }
 
@@ -115,28 +128,36 @@ class GradientPanel:
         return grad
 
     def _scores(self, x: Tensor, y: Tensor) -> None:
-        """Which entries of dL/dscores are exactly zero in fp32, where a mask does not make them so."""
+        """Where dL/dscores is exactly zero in fp32, though a gradient did reach the weights and no mask forbids it."""
         seen: dict[int, Seen] = {}
-        kept: dict[int, Tensor] = {}
+        kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-        def see(layer_seen: Seen) -> None:
-            seen[layer_seen.layer.number] = layer_seen
+        def see(one: Seen) -> None:
+            seen[one.layer.number] = one
 
         def keep(layer: AttentionLayer, z: Tensor) -> Tensor:
-            kept[layer.number] = z
-            return z.softmax(-1)
+            p = z.softmax(-1)
+            if z.requires_grad:
+                kept[layer.number] = z, p
+            return p
 
         x = x.detach().requires_grad_()
         with AttentionTap(self._layers, observe=see, weights=keep):
             logits = self._victim(x)
-        reached = {number: z for number, z in kept.items() if z.requires_grad}
-        grads = torch.autograd.grad(Margin()(logits, y).sum(), list(reached.values()), allow_unused=True)
-        for number, grad in zip(reached, grads, strict=True):
-            if grad is not None:
-                masked = seen[number].masked()
-                allowed = torch.ones_like(grad, dtype=torch.bool) if masked is None else ~masked
-                zero = seen[number].by_head((grad == 0) & allowed).sum((1, 2))
-                self._zero_scores[number] += torch.stack([zero, seen[number].by_head(allowed).sum((1, 2))]).cpu()
+        tensors = [tensor for pair in kept.values() for tensor in pair]
+        loss = Margin()(logits, y).sum()
+        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, tensors, allow_unused=True)
+        for number, dz, dp in zip(kept, grads[::2], grads[1::2], strict=True):
+            if dz is None or dp is None:
+                continue
+            masked = seen[number].masked()
+            # Queries whose output nobody reads, such as all but the class token's in a last block, are no evidence.
+            counted = (dp != 0).any(-1, keepdim=True) & (torch.ones_like(dz) if masked is None else ~masked).bool()
+            zero = (dz == 0) & counted
+            rows = counted.any(-1, keepdim=True)
+            dead = rows & (zero == counted).all(-1, keepdim=True)
+            by_head = [seen[number].by_head(found).sum((1, 2)) for found in (zero, counted, dead, rows)]
+            self._zero_scores[number] += torch.stack(by_head).cpu()
 
 
 def _softmax(layer: AttentionLayer, z: Tensor) -> Tensor:

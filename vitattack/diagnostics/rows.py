@@ -13,6 +13,7 @@ SATURATED_GAP, UNDERFLOW_GAP = 16.6, 87.3
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Quantiles are exact up to this many rows of a block, and those of a uniform sample beyond.
 KEPT_ROWS = 2**17
+ENTRIES_AT_ONCE = 2**22
 LOWEST_GAP, HIGHEST_GAP, BINS = 1e-3, 1e5, 64
 COUNTS = ("p_max_one", "zero", "subnormal", "dead", "overflow")
 
@@ -43,6 +44,11 @@ class RowStatistics:
 
     def add(self, z: Tensor, masked: Tensor | None) -> None:
         """(heads, rows, entries) fp64 scores. Rows with fewer than two allowed entries have no gap and are left out."""
+        size = max(1, ENTRIES_AT_ONCE // (z.shape[0] * z.shape[2]))
+        for at in range(0, z.shape[1], size):
+            self._add(z[:, at : at + size], None if masked is None else masked[:, at : at + size])
+
+    def _add(self, z: Tensor, masked: Tensor | None) -> None:
         if masked is not None:
             z = z.masked_fill(masked, -math.inf)
         allowed = (z != -math.inf).sum(-1)

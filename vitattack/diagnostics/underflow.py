@@ -27,8 +27,8 @@ Verdict = Literal["ok", "saturated", "underflow"]
 
 # Shares of a block's rows beyond SATURATED_GAP and UNDERFLOW_GAP that make the verdict.
 SATURATED_ROWS, UNDERFLOW_ROWS = 0.01, 0.001
-# The fp32 gradient of the margin is spoilt where it loses this much against fp64.
-LOST_SIGNS, LOST_ENTRIES = 0.05, 0.01
+# A model's gradient underflows where so many score rows get none, or the input gradient differs this much from fp64.
+DEAD_ROWS, LOST_SIGNS, LOST_ENTRIES = 0.01, 0.05, 0.01
 GRADIENT_IMAGES = 64
 
 Watch = Callable[[int, int], None]
@@ -86,11 +86,16 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """`underflow` where fp64 gives another input gradient, `saturated` where it does not but blocks are flagged."""
-        margin = self.gradient["margin"]["fp32"]
-        if margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES:
+        """From the gradients: `underflow` where fp32 loses them, `saturated` where it does not but blocks are flagged."""
+        if self.gradient["dead_dscores"] > DEAD_ROWS or self.spoilt:
             return "underflow"
         return "saturated" if self.flagged else "ok"
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether the fp32 input gradient of the margin is another one than in fp64: whether an attack notices."""
+        margin = self.gradient["margin"]["fp32"]
+        return bool(margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES)
 
     def json(self) -> dict[str, Any]:
         return {

@@ -212,6 +212,6 @@ def _moved_mask(
         moved: Any = viewed(func, name, args, kwargs, at, mask)
         result: Tensor = moved if part is None else moved[part]
         return result
-    if name in MAPS or torch.broadcast_shapes(mask.shape, out.shape) != out.shape:
-        return None
-    return mask.to(out.dtype).expand(out.shape)
+    sizes = zip(reversed(mask.shape), reversed(out.shape), strict=False)
+    fits = mask.dim() <= out.dim() and all(have in (1, want) for have, want in sizes)
+    return mask.to(out.dtype).expand(out.shape) if fits and name not in MAPS else None

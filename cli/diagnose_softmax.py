@@ -1,0 +1,57 @@
+"""`vitattack diagnose-softmax MODEL`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import (
+    data_options,
+    data_text,
+    file_options,
+    machine_options,
+    model_options,
+    option,
+    output_options,
+    together,
+)
+
+
+@click.command(
+    "diagnose-softmax",
+    epilog="""\b
+Examples:
+  vitattack diagnose-softmax                                     tiny-vit on the embedded images
+  vitattack diagnose-softmax tiny-vit-standard --limit 200 --plot gaps.pdf
+  vitattack diagnose-softmax timm:xcit_nano_12_p8_224.fb_in1k --data folder:imagenet/val --limit 100
+  vitattack diagnose-softmax tiny-vit --json | jq '.layers[] | {name, verdict}'
+\b
+saturated: more than 1 % of the rows have a gap above 16.6, where fp32 rounds the largest weight to 1.
+underflow: more than 0.1 % have one above 87.3, where the other weights leave the normal numbers of fp32.
+""",
+)
+@click.argument("model", default="tiny-vit")
+@option("--gradient-images", type=click.IntRange(1), default=64, help="Images whose gradients are compared with fp64.")
+@option("--plot", type=click.Path(dir_okay=False), help="Gap histograms per block: FILE.png, .svg or .pdf.")
+@together(data_options, file_options, machine_options, output_options)
+def command(model: str, plot: str | None, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
+    """Say per block and head whether the attention softmax of MODEL saturates or underflows.
+
+    Gaps are those between the two highest scores of a row, from fp64 products of the q and k of the fp32 forward.
+    Whether that matters to an attack is read from the input gradient, in fp32 and bf16 against fp64.
+    """
+    from vitattack.diagnostics.underflow import diagnose
+    from vitattack.report import diagnosis as report
+
+    from .console import counting
+    from .output import show
+
+    report.check_plot(plot)
+    options = model_options(given)
+    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    with counting("diagnose-softmax", quiet) as watch:
+        found = diagnose(model, data, options=options, watch=watch, **given)
+    if plot is not None:
+        report.plot(found, plot)
+    show(report.table(found), found.json(), "json" if as_json else form)

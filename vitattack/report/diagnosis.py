@@ -1,0 +1,166 @@
+"""A diagnosis as a table with small histograms, and as a figure of the gaps per block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitattack.diagnostics.rows import HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP, bin_edges
+from vitattack.diagnostics.underflow import Block, Diagnosis
+from vitattack.errors import UsageError
+from vitattack.report.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BARS = " ▁▂▃▄▅▆▇█"
+BAR_BINS = 4  # histogram bins per character: half a decade
+SHOWN = range(16, 48, BAR_BINS)  # the characters from 0.1 to 1000; what lies outside counts in the first and last
+SUFFIXES = (".png", ".svg", ".pdf")
+COLUMNS = ("layer", "median", "p99", "max", "gaps", "> 16.6", "> 87.3", "p = 0", "dz = 0", "verdict")
+
+
+def table(diagnosis: Diagnosis) -> Table:
+    """A row per attention softmax: gaps between its two highest scores, and what fp32 makes of them."""
+    names = labels(diagnosis.blocks)
+    rows = [_row(block, name) for block, name in zip(diagnosis.blocks, names, strict=True)]
+    title = f"{diagnosis.model} | {diagnosis.data} | n = {diagnosis.n} | {len(rows)} attention softmaxes"
+    return Table(title, COLUMNS, rows, notes(diagnosis))
+
+
+def notes(diagnosis: Diagnosis) -> list[str]:
+    gradient = diagnosis.gradient
+    ones = max(block.summary["dtypes"]["float32"]["p_max_one"] for block in diagnosis.blocks)
+    found = [
+        "gaps by half decades, below 0.3 to above 316; > 16.6 and > 87.3: share of rows; p = 0: weights that are exactly 0; "
+        "dz = 0: entries of the score gradient that are",
+        f"verdict: {diagnosis.verdict}. {_reason(diagnosis)}",
+        f"largest weight exactly 1 in fp32, worst layer: {ones:.2%} of rows",
+    ]
+    for loss, label in (("margin", "margin"), ("cross_entropy", "cross-entropy")):
+        for dtype in ("fp32", "bf16"):
+            one = gradient[loss][dtype]
+            found.append(
+                f"input gradient of the {label} in {dtype} against fp64 ({gradient['n']} images): "
+                f"sign agreement {one['sign_agreement']:.2%}, cosine {one['cosine']:.6f}, exact zeros {one['zero']:.2%}"
+            )
+    found.append(
+        f"share of the input gradient that flows through the attention scores: {gradient['through_attention']:.1%}"
+    )
+    for dtype, label in (("float16", "fp16"), ("bfloat16", "bf16")):
+        worst = {key: _worst(diagnosis.blocks, dtype, key) for key in ("p_max_one", "zero_weights", "overflow_rows")}
+        found.append(
+            f"simulated {label}, worst layer: p = 1 in {worst['p_max_one']:.2%} of rows, "
+            f"{worst['zero_weights']:.2%} zero weights, {worst['overflow_rows']:.2%} rows overflow"
+        )
+    learned = [t for block in diagnosis.blocks for t in block.layer.temperature or ()]
+    if learned:
+        found.append(f"learned temperatures: {min(learned):.3g} to {max(learned):.3g}")
+    if diagnosis.ignored:
+        reasons = "; ".join(sorted({reason for _, reason in diagnosis.ignored}))
+        found.append(f"{len(diagnosis.ignored)} softmaxes are no attention and were ignored: {reasons}")
+    return found
+
+
+def check_plot(path: str | None) -> None:
+    if path is not None and Path(path).suffix.lower() not in SUFFIXES:
+        raise UsageError(f"figure '{path}' has no known format: end it in .png, .svg or .pdf")
+
+
+def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None) -> None:
+    """Gap histograms per block; with `after`, those of another diagnosis of the same layers behind them."""
+    check_plot(str(path))
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    count, names = len(diagnosis.blocks), labels(diagnosis.blocks)
+    across = min(4, count)
+    down = math.ceil(count / across)
+    figure = Figure(figsize=(3.2 * across, 2.2 * down + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(down, across, squeeze=False, sharex=True)
+    for number, axes in enumerate(grid.flat):
+        if number >= count:
+            axes.set_visible(False)
+            continue
+        _histogram(axes, diagnosis.blocks[number], "tab:blue", diagnosis.model)
+        if after is not None:
+            _histogram(axes, after.blocks[number], "tab:orange", after.model)
+            axes.legend(fontsize=6)
+        block = diagnosis.blocks[number]
+        axes.set_title(f"{names[number]}: {block.verdict}", fontsize=8)
+        axes.axvline(SATURATED_GAP, color="tab:olive", linewidth=1)
+        axes.axvline(UNDERFLOW_GAP, color="tab:red", linewidth=1)
+    figure.supxlabel(
+        "gap between the two highest attention scores (lines: 16.6 saturates fp32, 87.3 underflows)", fontsize=9
+    )
+    figure.supylabel("share of rows", fontsize=9)
+    figure.suptitle(f"{diagnosis.model}, {diagnosis.data}, n = {diagnosis.n}", fontsize=10)
+    figure.savefig(path, dpi=150)
+
+
+def _histogram(axes: Axes, block: Block, colour: str, label: str) -> None:
+    total = max(1, sum(block.histogram))
+    edges = bin_edges().tolist()
+    axes.stairs([n / total for n in block.histogram], edges, fill=True, alpha=0.6, color=colour, label=label)
+    axes.set_xscale("log")
+    axes.set_xlim(LOWEST_GAP, HIGHEST_GAP)
+    axes.tick_params(labelsize=7)
+
+
+def _row(block: Block, name: str) -> tuple[str, ...]:
+    s = block.summary
+    gaps = (f"{s[key]:.3g}" for key in ("gap_median", "gap_p99", "gap_max"))
+    shares = (
+        s["saturated"],
+        s["underflow"],
+        s["dtypes"]["float32"]["p_max_one"],
+        s["zero_weights"],
+        block.zero_dscores,
+    )
+    return (name, *gaps, bars(block.histogram), *map(_share, shares), block.verdict)
+
+
+def bars(histogram: Sequence[int]) -> str:
+    """One character per half decade of the gap; anything that is not empty shows."""
+    sums = [sum(histogram[at : at + BAR_BINS]) for at in SHOWN]
+    sums[0] += sum(histogram[: SHOWN.start])
+    sums[-1] += sum(histogram[SHOWN.stop :])
+    top = max(*sums, 1)
+    return "".join(BARS[0 if n == 0 else max(1, round(n / top * 8))] for n in sums)
+
+
+def labels(blocks: Sequence[Block]) -> list[str]:
+    """Block names, or where a block holds several softmaxes the numbers and names of the layers."""
+    names = [block.layer.block for block in blocks]
+    if len(set(names)) < len(names):
+        names = [block.layer.name for block in blocks]
+    if len(set(names)) < len(names):
+        names = [f"{name} #{block.layer.number}" for name, block in zip(names, blocks, strict=True)]
+    start = "model." if all(name.startswith("model.") for name in names) else ""
+    return [name.removeprefix(start) for name in names]
+
+
+def _share(value: float) -> str:
+    return "0" if value == 0 else f"{100 * value:.2g} %"
+
+
+def _worst(blocks: Sequence[Block], dtype: str, key: str) -> float:
+    return max(float(block.summary["dtypes"][dtype][key]) for block in blocks)
+
+
+def _reason(diagnosis: Diagnosis) -> str:
+    gradient: dict[str, Any] = diagnosis.gradient
+    flagged = len(diagnosis.flagged)
+    attack = (
+        "the fp32 input gradient differs from fp64, so attacks are misled"
+        if diagnosis.spoilt
+        else "the fp32 input gradient agrees with fp64, so attacks are not misled by precision"
+    )
+    if diagnosis.verdict == "underflow":
+        return f"{gradient['dead_dscores']:.1%} of the score rows get no gradient in fp32; {attack}"
+    if diagnosis.verdict == "saturated":
+        return f"{flagged} of {len(diagnosis.blocks)} layers are flagged; {attack}"
+    return f"no layer is flagged; {attack}"
