@@ -54,4 +54,4 @@ def command(model: str, plot: str | None, as_json: bool, form: str, quiet: bool,
         found = diagnose(model, data, options=options, watch=watch, **given)
     if plot is not None:
         report.plot(found, plot)
-    show(report.table(found), found.json(), "json" if as_json else form)
+    show(report.numbers(found) if form == "csv" else report.table(found), found.json(), "json" if as_json else form)

@@ -19,7 +19,8 @@ BARS = " ▁▂▃▄▅▆▇█"
 BAR_BINS = 4  # histogram bins per character: half a decade
 SHOWN = range(16, 48, BAR_BINS)  # the characters from 0.1 to 1000; what lies outside counts in the first and last
 SUFFIXES = (".png", ".svg", ".pdf")
-COLUMNS = ("layer", "median", "p99", "max", "gaps", "> 16.6", "> 87.3", "p = 0", "dz = 0", "verdict")
+COLUMNS = ("layer", "gap median p99 max", "gaps", "> 16.6", "> 87.3", "dz = 0", "verdict")
+NUMBERS = ("gap_median", "gap_p99", "gap_max", "saturated", "underflow", "zero_weights", "entropy", "jacobian_trace")
 
 
 def table(diagnosis: Diagnosis) -> Table:
@@ -30,14 +31,30 @@ def table(diagnosis: Diagnosis) -> Table:
     return Table(title, COLUMNS, rows, notes(diagnosis))
 
 
+def numbers(diagnosis: Diagnosis) -> Table:
+    """The same for machines: a row per head and one per layer (head "all"), plain numbers."""
+    dtypes = ("float32", "float16", "bfloat16")
+    counts = ("p_max_one", "zero_weights", "subnormal_weights", "dead_rows", "overflow_rows")
+    columns = [
+        "layer", "name", "head", *NUMBERS, "zero_dscores", *(f"{dtype}_{key}" for dtype in dtypes for key in counts), "verdict",
+    ]  # fmt: skip
+    rows = []
+    for block in diagnosis.blocks:
+        whole = {**block.summary, "zero_dscores": block.zero_dscores}
+        for head, part in (("all", whole), *((str(n), part) for n, part in enumerate(block.per_head))):
+            shares = [part["dtypes"][dtype][key] for dtype in dtypes for key in counts]
+            values = [*(part[key] for key in NUMBERS), part["zero_dscores"], *shares]
+            rows.append((str(block.layer.number), block.layer.name, head, *map(repr, values), block.verdict))
+    return Table(diagnosis.model, columns, rows)
+
+
 def notes(diagnosis: Diagnosis) -> list[str]:
     gradient = diagnosis.gradient
-    ones = max(block.summary["dtypes"]["float32"]["p_max_one"] for block in diagnosis.blocks)
+    ones, zeros = (_worst(diagnosis.blocks, "float32", key) for key in ("p_max_one", "zero_weights"))
     found = [
-        "gaps by half decades, below 0.3 to above 316; > 16.6 and > 87.3: share of rows; p = 0: weights that are exactly 0; "
-        "dz = 0: entries of the score gradient that are",
+        "gaps: by half decades, below 0.3 to above 316; > 16.6, > 87.3: rows; dz = 0: zeros in the gradient of the scores",
         f"verdict: {diagnosis.verdict}. {_reason(diagnosis)}",
-        f"largest weight exactly 1 in fp32, worst layer: {ones:.2%} of rows",
+        f"fp32, worst layer: p = 1 in {ones:.2%} of rows, {zeros:.2%} zero weights",
     ]
     for loss, label in (("margin", "margin"), ("cross_entropy", "cross-entropy")):
         for dtype in ("fp32", "bf16"):
@@ -112,15 +129,9 @@ def _histogram(axes: Axes, block: Block, colour: str, label: str) -> None:
 
 def _row(block: Block, name: str) -> tuple[str, ...]:
     s = block.summary
-    gaps = (f"{s[key]:.3g}" for key in ("gap_median", "gap_p99", "gap_max"))
-    shares = (
-        s["saturated"],
-        s["underflow"],
-        s["dtypes"]["float32"]["p_max_one"],
-        s["zero_weights"],
-        block.zero_dscores,
-    )
-    return (name, *gaps, bars(block.histogram), *map(_share, shares), block.verdict)
+    gaps = " ".join(f"{f'{s[key]:.3g}':>5}" for key in ("gap_median", "gap_p99", "gap_max"))
+    shares = (s["saturated"], s["underflow"], block.zero_dscores)
+    return (name, gaps, bars(block.histogram), *map(_share, shares), block.verdict)
 
 
 def bars(histogram: Sequence[int]) -> str:
