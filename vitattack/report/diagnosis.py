@@ -19,7 +19,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 BAR_BINS = 4  # histogram bins per character: half a decade
 SHOWN = range(16, 48, BAR_BINS)  # the characters from 0.1 to 1000; what lies outside counts in the first and last
 SUFFIXES = (".png", ".svg", ".pdf")
-COLUMNS = ("layer", "gap median p99 max", "gaps", "> 16.6", "> 87.3", "dz = 0", "verdict")
+COLUMNS = ("layer", "gap median p99 max", "gaps", ">16.6", ">87.3", "dz=0", "verdict")
 NUMBERS = ("gap_median", "gap_p99", "gap_max", "saturated", "underflow", "zero_weights", "entropy", "jacobian_trace")
 
 
@@ -52,7 +52,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
     gradient = diagnosis.gradient
     ones, zeros = (_worst(diagnosis.blocks, "float32", key) for key in ("p_max_one", "zero_weights"))
     found = [
-        "gaps: by half decades, below 0.3 to above 316; > 16.6, > 87.3: rows; dz = 0: zeros in the gradient of the scores",
+        "gaps: by half decades, below 0.3 to above 316; >16.6, >87.3: % of rows; dz=0: % zeros in the gradient of the scores",
         f"verdict: {diagnosis.verdict}. {_reason(diagnosis)}",
         f"fp32, worst layer: p = 1 in {ones:.2%} of rows, {zeros:.2%} zero weights",
     ]
@@ -155,7 +155,7 @@ def labels(blocks: Sequence[Block]) -> list[str]:
 
 
 def _share(value: float) -> str:
-    return "0" if value == 0 else f"{100 * value:.2g} %"
+    return "0" if value == 0 else f"{100 * value:.2g}"
 
 
 def _worst(blocks: Sequence[Block], dtype: str, key: str) -> float:
