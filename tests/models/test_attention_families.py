@@ -149,7 +149,9 @@ def check(model: nn.Module, name: str, size: int, layers: int, ignored: int = 0,
 
     with frozen(victim), torch.no_grad():
         plain = victim(x[:1])
-        assert torch.equal(Rescaled(victim, torch.ones(layers), layers=found)(x[:1]), plain), "s = 1 is not the identity"
+        assert torch.equal(Rescaled(victim, torch.ones(layers), layers=found)(x[:1]), plain), (
+            "s = 1 is not the identity"
+        )
         halved = Rescaled(victim, torch.full((layers,), 0.5), layers=found)(x[:1])
         assert not torch.equal(halved, plain), "s = 0.5 changes nothing"
         with AttentionTap(found, observe=observe):
@@ -161,10 +163,12 @@ def check(model: nn.Module, name: str, size: int, layers: int, ignored: int = 0,
             per_sample = torch.ones(2, layers)
             per_sample[0] = 0.5
             both, mixed = victim(x), Rescaled(victim, per_sample, per="sample", layers=found)(x)
-            assert torch.equal(both[1], mixed[1]), "a sample's scale reaches another sample"
-            assert not torch.equal(both[0], mixed[0])
-    scales = torch.ones(layers, requires_grad=True)
-    heads = torch.ones(layers, max(layer.heads for layer in found.layers), requires_grad=True)
+            effect, leak = (float((both - mixed)[n].abs().max()) for n in (0, 1))
+            # not always to the bit: a position bias that differs between samples makes torch choose another kernel
+            assert effect > 0 and leak <= 0.01 * effect, "a sample's scale reaches another sample"
+    # at 0.001: visformer with random weights has scores of 500,000, whose gradient underflows at 1
+    scales = torch.full((layers,), 1e-3, requires_grad=True)
+    heads = torch.full((layers, max(layer.heads for layer in found.layers)), 1e-3, requires_grad=True)
     with frozen(victim):
         (grad,) = torch.autograd.grad(_sum(Rescaled(victim, scales, layers=found)(x[:1])), scales)
         (of_heads,) = torch.autograd.grad(_sum(Rescaled(victim, heads, per="head", layers=found)(x[:1])), heads)
@@ -248,7 +252,13 @@ def test_transformers(family: str, kernel: str) -> None:
 
     torch.manual_seed(0)
     common = {"image_size": 32, "num_labels": 10, "attn_implementation": kernel}
-    plain = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128, "patch_size": 8}
+    plain = {
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "patch_size": 8,
+    }
     if family == "vit":
         model: nn.Module = transformers.ViTForImageClassification(transformers.ViTConfig(**plain, **common))
     elif family == "deit":
