@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from vitattack.cli.main import cli
 
@@ -160,6 +161,15 @@ def test_zero_dscores_are_those_of_autograd() -> None:
     assert found.blocks[0].zero_dscores == pytest.approx(share, abs=1e-9)
     dead = float((grad == 0).all(-1).double().mean())
     assert found.gradient["dead_dscores"] == pytest.approx(dead, abs=1e-9)
+
+
+def test_queries_nobody_reads_are_no_evidence() -> None:
+    """In the last block of a model with a class token all other rows get no gradient, in any precision."""
+    torch.manual_seed(0)
+    model = VisionTransformer(32, 8, embed_dim=16, depth=2, num_heads=2, num_classes=10)
+    nn.init.normal_(model.blocks[1].attn.qkv.weight, std=0.3)
+    found = run(model)
+    assert found.blocks[1].zero_dscores < 0.01 and found.gradient["dead_dscores"] == 0 and found.verdict == "ok"
 
 
 def test_a_broken_output_softmax_shows_in_the_cross_entropy_alone() -> None:

@@ -215,6 +215,45 @@ def test_masks_are_never_scaled(how: str, low: float) -> None:
     assert bool(torch.isfinite(grad).all()) and float(grad.abs()) > 0
 
 
+@pytest.mark.parametrize("way", ["arithmetic", "in place", "assignment", "head mixing"])
+def test_scores_are_followed_in_fp64_to_the_softmax(way: str) -> None:
+    """What a model does to its scores in between is replayed in fp64, not read off in fp32."""
+
+    class Model(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = nn.functional.avg_pool2d(x, 4).flatten(2).transpose(1, 2).repeat(1, 1, 4)
+            q, k = (part(tokens).view(len(x), 64, 2, 6).transpose(1, 2) for part in (self.q, self.k))
+            if len(x) == 2:
+                self.product = q.double() @ k.double().transpose(-2, -1)
+            scores = q @ k.transpose(-2, -1)
+            if way == "arithmetic":
+                scores = (scores / 3 + 1) * 7
+            elif way == "in place":
+                scores /= 3
+                scores += 1
+                scores *= 7
+            elif way == "assignment":
+                scores[..., 1:, 1:] = scores[..., 1:, 1:] / 3 + 1
+            else:
+                scores = self.mix(scores.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return self.head((scores.softmax(-1) @ self.v(tokens)[:, None]).mean((1, 2)))
+
+    model = Model()
+    model.mix = nn.Linear(2, 2)
+    victim = wrap(model, X)
+    (seen,) = observed(victim, attention_layers(victim, X))
+    expected = model.product.clone()
+    if way in ("arithmetic", "in place"):
+        expected = (expected / 3 + 1) * 7
+    elif way == "assignment":
+        expected[..., 1:, 1:] = expected[..., 1:, 1:] / 3 + 1
+    else:
+        weight, bias = model.mix.weight.double(), model.mix.bias.double()
+        expected = (expected.permute(0, 2, 3, 1) @ weight.T + bias).permute(0, 3, 1, 2)
+    assert (seen.scores(torch.float64) - expected).abs().max() < 1e-12
+    assert (seen.scores().double() - expected).abs().max() > 1e-10
+
+
 def test_a_view_around_masks_is_seen_as_it_is() -> None:
     """A tap around a rescaled view observes the scaled scores with their masks."""
     for fused in (True, False):

@@ -188,9 +188,8 @@ class _Probe(SoftmaxMode):
             if id(weights) not in self._labels or not isinstance(values, Tensor):
                 continue
             for call, label in self._labels[id(weights)][1].items():
-                found = self.calls[call]
-                last = found.axis == len(found.shape) - 1
-                if last and values.dim() and _varies(label, -1) and values.shape[-1] == label.shape[-1]:
+                # Positions lie on the last axis; branches, which are no attention, are stacked on a front one.
+                if values.dim() and _varies(label, -1) and values.shape[-1] == label.shape[-1]:
                     moved = _broadcast(label, out)
                     if moved is not None and out.shape != weights.shape:
                         self._weighed.setdefault(id(out), (out, {}))[1][call] = moved
