@@ -19,9 +19,11 @@ from vitattack.cli.main import cli
 import vitattack
 from tests.conftest import tiny_vit, toy_pictures
 from tests.models.test_attention import swin
+from vitattack.diagnostics.gradients import GradientPanel
 from vitattack.diagnostics.rows import KEPT_ROWS, RowStatistics, bin_edges
 from vitattack.diagnostics.underflow import Diagnosis, diagnose
 from vitattack.errors import UsageError, VitattackError
+from vitattack.models.probing import attention_layers
 from vitattack.models.rescaled import Rescaled
 from vitattack.models.small import SMALL
 from vitattack.models.victim import Victim
@@ -297,6 +299,34 @@ def test_wrong_input_is_one_line() -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="use at least 1"):
         run(tiny_vit(), gradient_images=0)
+
+
+def test_a_model_that_insists_on_a_dtype() -> None:
+    """float32 asked of the softmax alone is no obstacle to the fp64 reference; cast activations are one line."""
+
+    class Model(nn.Module):
+        def __init__(self, cast: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.q, self.k, self.v, self.head = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 10)
+            self.cast = cast
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = nn.functional.avg_pool2d(x, 8).flatten(2).transpose(1, 2)
+            tokens = tokens.float() if self.cast else tokens
+            z = self.q(tokens) @ self.k(tokens).transpose(1, 2)
+            p = torch.softmax(z, -1, dtype=torch.float32)
+            self.weights = p.to(z.dtype)
+            return self.head((self.weights @ self.v(tokens)).mean(1))
+
+    model = Model(cast=False)
+    panel = GradientPanel(model, attention_layers(model, X))
+    panel.add(X, Y)
+    exact = panel._exact.weights
+    assert exact.dtype == torch.float64 and not torch.equal(exact, exact.float().double())
+    with pytest.raises(VitattackError, match="cannot run in float64") as caught:
+        run(Model(cast=True))
+    assert "\n" not in str(caught.value)
 
 
 def test_one_image_is_enough() -> None:

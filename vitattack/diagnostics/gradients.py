@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitattack.errors import VitattackError
 from vitattack.losses import CrossEntropy, Margin
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionLayer, AttentionMap
@@ -76,7 +77,7 @@ class GradientPanel:
     def _add(self, x: Tensor, y: Tensor) -> None:
         self.images += len(x)
         for name, loss in self._losses.items():
-            reference = self._gradient(self._exact, x.double(), y, loss, weights=_softmax)
+            reference = self._reference(x, y, loss)
             self.fp32[name].add(self._gradient(self._victim, x, y, loss), reference)
             with torch.autocast(x.device.type, torch.bfloat16):
                 half = self._gradient(self._victim, x, y, loss)
@@ -107,6 +108,17 @@ class GradientPanel:
             "dead_dscores": self.dead_dscores,
             "through_attention": sum(self._through) / max(1, len(self._through)),
         }
+
+    def _reference(self, x: Tensor, y: Tensor, loss: LossOf) -> Tensor:
+        try:
+            return self._gradient(self._exact, x.double(), y, loss, weights=_softmax)
+        except RuntimeError as error:
+            if "dtype" not in str(error) and "type" not in str(error):
+                raise
+            reason = str(error).splitlines()[0]
+            raise VitattackError(
+                f"the model cannot run in float64 ({reason}): let its forward keep the dtype of its input"
+            ) from error
 
     def _gradient(
         self,

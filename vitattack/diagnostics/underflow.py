@@ -134,7 +134,7 @@ def diagnose(
     """
     if batch_size < 1 or gradient_images < 1:
         raise UsageError("batch_size and gradient_images count images: use at least 1")
-    place = resolve_device(device, model)
+    place = _with_doubles(resolve_device(device, model), device, model)
     folder = Path(data_dir) if data_dir is not None else None
     threads = threads or usable_cores()
     with numerics(threads):
@@ -207,6 +207,14 @@ def _gather(
         watch(done, len(samples))
     assert layers is not None and panel is not None  # a data set holds at least one image
     return statistics, panel, layers
+
+
+def _with_doubles(place: torch.device, asked: str, model: nn.Module | str) -> torch.device:
+    if place.type != "mps":
+        return place
+    if asked == "auto" and isinstance(model, str):
+        return torch.device("cpu")
+    raise UsageError("mps has no float64, which the comparison needs: move the model to the CPU or use --device cpu")
 
 
 def _check_weights(model: nn.Module) -> None:

@@ -207,7 +207,9 @@ class AttentionTap(SoftmaxMode):
             self.observe(Seen(layer, lambda: z, exact or (lambda: z.double()), forbidden, axis))
         if self.weights is not None:
             p = self.weights(layer, z.movedim(axis, -1)).movedim(-1, axis)
-            return p.to(kwargs.get("dtype") or p.dtype)
+            wanted = kwargs.get("dtype")
+            # A model that asks for float32 against half precision does not ask to lose double precision.
+            return p if wanted is None or z.dtype == torch.float64 else p.to(wanted)
         return func(z, *args[1:], **{key: value for key, value in kwargs.items() if key != "input"})
 
     def _fused(self, layer: AttentionLayer, func: Any, args: Any, kwargs: Any) -> Any:
