@@ -55,7 +55,9 @@ file_options = together(
 )
 machine_options = together(
     option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
-    option("--batch-size", type=click.IntRange(1), default=64, help="Images per batch; attacks halve it where memory ends."),
+    option(
+        "--batch-size", type=click.IntRange(1), default=64, help="Images per batch; attacks halve it where memory ends."
+    ),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1), help="CPU threads; default: the cores this process may use."),
 )

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Literal, NoReturn
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.named import ATTACKS
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
@@ -62,10 +62,33 @@ def build(text: str, threat: LpBall) -> Attack:
     return attack
 
 
-def canonical(text: str) -> str:
+def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
+    text, node = (attack, parse(attack)) if isinstance(attack, str) else ("attack", attack)
     # No option's text depends on the threat, so any will do to have the settings checked.
-    return _Resolver(text, LpBall("linf", 8 / 255)).named(parse(text), Attack)[1]
+    return _Resolver(text, LpBall("linf", 8 / 255)).named(node, Attack)[1]
+
+
+def held(text: str) -> str | None:
+    """The attack that a wrapper of one attack holds, as canonical text; None where there is none or several."""
+    node = parse(canonical(text))
+    inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
+    return canonical(inner[0]) if len(inner) == 1 else None
+
+
+def with_scales(text: str, scales: Node) -> str:
+    """The attack with given attention scales in place of every search for some."""
+
+    def replaced(node: Node) -> Node:
+        if not isinstance(node, Call):
+            return node
+        args = tuple(replaced(part) for part in node.args)
+        if node.name in ATTACKS and ATTACKS[node.name].needs_attention:
+            mode = tuple(option for option in node.options if option[0] == "mode")
+            return Call("given", tuple(part for part in args if isinstance(part, Call)), (("scales", scales), *mode))
+        return Call(node.name, args, node.options)
+
+    return canonical(replaced(parse(canonical(text))))
 
 
 def parse(text: str) -> Node:
@@ -235,8 +258,8 @@ class _Resolver:
                 shorter = {n: v for n, v in kept.items() if n != name}
                 if all(make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))):
                     kept = shorter
-        plain = [texts[n] for n in kept if _is_required(parameters[n]) and texts[n]]
-        return plain + [f"{n}={texts[n]}" for n in kept if not _is_required(parameters[n])]
+        plain = [n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY]
+        return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
 
     def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
         if hint in KINDS:

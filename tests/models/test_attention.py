@@ -160,7 +160,9 @@ def test_observed_scores_are_the_fp64_products_of_q_and_k() -> None:
             q, k, _ = qkv.view(2, 64, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
             expected = q.double() @ k.double().transpose(-2, -1) / 4
             assert one.scores(torch.float64).dtype == torch.float64
-            assert (one.scores(torch.float64) - expected).abs().max() < 1e-9 * expected.abs().max() + (0 if fused else 1e-7)
+            assert (one.scores(torch.float64) - expected).abs().max() < 1e-9 * expected.abs().max() + (
+                0 if fused else 1e-7
+            )
             assert torch.allclose(one.scores(), expected.float(), atol=1e-5)
             assert one.by_head(one.scores()).shape == (2, 128, 64)
     assert torch.allclose(logits(victim), plain, atol=1e-6)
@@ -244,7 +246,9 @@ def test_multihead_attention_is_opened(need_weights: bool) -> None:
 
     victim = wrap(Model(), X)
     layers = attention_layers(victim, X)
-    assert [(layer.name, layer.heads, layer.fused) for layer in layers.layers] == [("model.attention", 3, not need_weights)]
+    assert [(layer.name, layer.heads, layer.fused) for layer in layers.layers] == [
+        ("model.attention", 3, not need_weights)
+    ]
     plain = logits(victim)
     for shape, per in (((1,), "layer"), ((1, 3), "head"), ((2, 1), "sample")):
         assert torch.equal(logits(Rescaled(victim, torch.ones(shape), per=per)), plain)

@@ -149,7 +149,9 @@ def check(model: nn.Module, name: str, size: int, layers: int, ignored: int = 0,
 
     with frozen(victim), torch.no_grad():
         plain = victim(x[:1])
-        assert torch.equal(Rescaled(victim, torch.ones(layers), layers=found)(x[:1]), plain), "s = 1 is not the identity"
+        assert torch.equal(Rescaled(victim, torch.ones(layers), layers=found)(x[:1]), plain), (
+            "s = 1 is not the identity"
+        )
         halved = Rescaled(victim, torch.full((layers,), 0.5), layers=found)(x[:1])
         assert not torch.equal(halved, plain), "s = 0.5 changes nothing"
         with AttentionTap(found, observe=observe):
@@ -248,7 +250,13 @@ def test_transformers(family: str, kernel: str) -> None:
 
     torch.manual_seed(0)
     common = {"image_size": 32, "num_labels": 10, "attn_implementation": kernel}
-    plain = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128, "patch_size": 8}
+    plain = {
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "patch_size": 8,
+    }
     if family == "vit":
         model: nn.Module = transformers.ViTForImageClassification(transformers.ViTConfig(**plain, **common))
     elif family == "deit":
