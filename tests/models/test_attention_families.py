@@ -163,10 +163,12 @@ def check(model: nn.Module, name: str, size: int, layers: int, ignored: int = 0,
             per_sample = torch.ones(2, layers)
             per_sample[0] = 0.5
             both, mixed = victim(x), Rescaled(victim, per_sample, per="sample", layers=found)(x)
-            assert torch.equal(both[1], mixed[1]), "a sample's scale reaches another sample"
-            assert not torch.equal(both[0], mixed[0])
-    scales = torch.ones(layers, requires_grad=True)
-    heads = torch.ones(layers, max(layer.heads for layer in found.layers), requires_grad=True)
+            effect, leak = (float((both - mixed)[n].abs().max()) for n in (0, 1))
+            # not always to the bit: a position bias that differs between samples makes torch choose another kernel
+            assert effect > 0 and leak <= 0.01 * effect, "a sample's scale reaches another sample"
+    # at 0.001: visformer with random weights has scores of 500,000, whose gradient underflows at 1
+    scales = torch.full((layers,), 1e-3, requires_grad=True)
+    heads = torch.full((layers, max(layer.heads for layer in found.layers)), 1e-3, requires_grad=True)
     with frozen(victim):
         (grad,) = torch.autograd.grad(_sum(Rescaled(victim, scales, layers=found)(x[:1])), scales)
         (of_heads,) = torch.autograd.grad(_sum(Rescaled(victim, heads, per="head", layers=found)(x[:1])), heads)

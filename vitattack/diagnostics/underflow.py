@@ -15,13 +15,14 @@ from vitattack.diagnostics.gradients import GradientPanel
 from vitattack.diagnostics.rows import RowStatistics
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores
+from vitattack.evaluation.job import Job
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.run import numerics, read_batch
 from vitattack.models import zoo
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionLayer, AttentionMap
 from vitattack.models.probing import attention_layers
-from vitattack.models.victim import Victim, frozen, wrap
+from vitattack.models.victim import Victim, digest, frozen, wrap
 
 Verdict = Literal["ok", "saturated", "underflow"]
 
@@ -157,7 +158,19 @@ def diagnose(
         )
         for layer, rows in zip(layers.layers, statistics, strict=True)
     )
-    made_with = provenance(place, threads)
+    job = Job(
+        model=victim.name,
+        attack="",
+        threat="",
+        data=samples.text,
+        weights=digest(victim),
+        pixels=samples.digest(),
+        seed=seed,
+        batch_size=batch_size,
+        threads=threads,
+        device=place.type,
+    )
+    made_with = provenance(place, job)
     return Diagnosis(victim.name, samples.text, len(samples), blocks, layers.ignored, panel.json(), made_with)
 
 

@@ -129,7 +129,7 @@ def _histogram(axes: Axes, block: Block, colour: str, label: str) -> None:
 
 def _row(block: Block, name: str) -> tuple[str, ...]:
     s = block.summary
-    gaps = " ".join(f"{f'{s[key]:.3g}':>5}" for key in ("gap_median", "gap_p99", "gap_max"))
+    gaps = " ".join(f"{_gap(s[key]):>5}" for key in ("gap_median", "gap_p99", "gap_max"))
     shares = (s["saturated"], s["underflow"], block.zero_dscores)
     return (name, gaps, bars(block.histogram), *map(_share, shares), block.verdict)
 
@@ -154,8 +154,22 @@ def labels(blocks: Sequence[Block]) -> list[str]:
     return [name.removeprefix(start) for name in names]
 
 
+def _gap(value: float) -> str:
+    """Five characters for anything from 0.001 to 99999."""
+    return (
+        f"{value:.3f}"
+        if value < 1
+        else f"{value:.3g}"
+        if value < 1000
+        else f"{value:.0f}"
+        if value < 1e5
+        else f"{value:.0e}"
+    )
+
+
 def _share(value: float) -> str:
-    return "0" if value == 0 else f"{100 * value:.2g}"
+    percent = 100 * value
+    return "0" if value == 0 else f"{percent:.1f}" if percent >= 10 else f"{percent:.2g}"
 
 
 def _worst(blocks: Sequence[Block], dtype: str, key: str) -> float:
