@@ -13,6 +13,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NoReturn
@@ -256,9 +257,14 @@ class _Resolver:
         for name in reversed(values):
             if not _is_required(parameters[name]):
                 shorter = {n: v for n, v in kept.items() if n != name}
-                if all(make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))):
-                    kept = shorter
-        plain = [n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY]
+                with suppress(UsageError):  # options may need each other
+                    if all(
+                        make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))
+                    ):
+                        kept = shorter
+        plain = [
+            n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY
+        ]
         return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
 
     def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:

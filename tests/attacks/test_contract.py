@@ -84,9 +84,7 @@ def test_a_sample_fares_alone_as_in_company(name: str, ball: LpBall) -> None:
 
 @every_attack
 def test_an_empty_batch_comes_back_empty(name: str, toy: Victim) -> None:
-    crafted = ready(name, BALLS[0], toy)(
-        toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0)
-    )
+    crafted = ready(name, BALLS[0], toy)(toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0))
     assert crafted.x_adv.shape == (0, 3, 32, 32)
 
 
