@@ -40,6 +40,7 @@ def command(
     errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.evaluation import api
+    from vitattack.evaluation.controls import control_texts, verdicts
     from vitattack.report.evaluation import tables
 
     from .console import Screen
@@ -52,10 +53,10 @@ def command(
         evaluation = api.evaluate(model, attacks or api.DEFAULT_ATTACK, **settings)
         if controls and evaluation.results:
             settings = {**settings, "fresh": False, "scales": None}
-            evaluation = api.evaluate(model, api.controls(evaluation), **settings)
+            evaluation = api.evaluate(model, control_texts(evaluation), **settings)
     if not evaluation.results:
         if as_json:
             click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
     else:
-        content = {**evaluation.json(), **({"verdicts": api.verdicts(evaluation)} if controls else {})}
+        content = {**evaluation.json(), **({"verdicts": verdicts(evaluation)} if controls else {})}
         show(tables(evaluation, content.get("verdicts", [])), content, form="json" if as_json else form)

@@ -7,16 +7,14 @@ canonical text (defaults dropped, options in their declared order) is the same f
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
 import types
 import typing
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
@@ -25,22 +23,10 @@ from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
 from vitattack.losses import LOSSES, AnyLoss
 from vitattack.registry import did_you_mean
+from vitattack.syntax import Call, Node, parse, short, shown
 from vitattack.threat import LpBall
 
-LONGEST = 4000
 LARGEST = 10**9
-
-
-@dataclass(frozen=True)
-class Call:
-    """A name with its arguments, before anybody has asked what it means."""
-
-    name: str
-    args: tuple[Node, ...] = ()
-    options: tuple[tuple[str, Node], ...] = ()
-
-
-Node = Call | int | float | str | bool | None | tuple["Node", ...]
 
 
 def _attack_factory(name: str) -> Callable[..., Any]:
@@ -92,85 +78,6 @@ def with_scales(text: str, scales: Node) -> str:
     return canonical(replaced(parse(canonical(text))))
 
 
-def parse(text: str) -> Node:
-    """The tree of a text; nothing in it has been looked up yet."""
-    if len(text) > LONGEST:
-        raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        return _node(tree, text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"'{_short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _refuse(tree: ast.AST, text: str) -> NoReturn:
-    found = ast.get_source_segment(text.strip(), typing.cast(ast.expr, tree)) or type(tree).__name__
-    raise UsageError(f"'{_short(found)}' has no place in an attack: use names, numbers and calls, as in pgd(steps=20)")
-
-
-def _node(tree: ast.expr, text: str) -> Node:
-    match tree:
-        case ast.Name(id=name):
-            return Call(name)
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            return value
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return tuple(_node(item, text) for item in items)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            if any(isinstance(arg, ast.Starred) for arg in args):
-                _refuse(tree, text)
-            options = []
-            for keyword in keywords:
-                if keyword.arg is None:
-                    _refuse(tree, text)
-                options.append((keyword.arg, _node(keyword.value, text)))
-            return Call(name, tuple(_node(arg, text) for arg in args), tuple(options))
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            number = _node(operand, text)
-            if number == Call("inf"):
-                number = math.inf
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                _refuse(tree, text)
-            return -number if isinstance(sign, ast.USub) else number
-        case ast.BinOp(left=left, op=operator, right=right):
-            return _combine(_node(left, text), operator, _node(right, text), tree, text)
-    _refuse(tree, text)
-
-
-def _combine(a: Node, operator: ast.operator, b: Node, tree: ast.expr, text: str) -> Node:
-    if isinstance(a, Call) and isinstance(b, Call) and isinstance(operator, ast.Add):
-        return _nest(a, b)
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (a, b)):
-        _refuse(tree, text)
-    x, y = typing.cast(float, a), typing.cast(float, b)
-    match operator:
-        case ast.Add():
-            return x + y
-        case ast.Sub():
-            return x - y
-        case ast.Mult():
-            return x * y
-        case ast.Div() if y:
-            return x / y
-        case ast.Div():
-            raise UsageError(f"'{_short(text)}' divides by zero")
-    _refuse(tree, text)
-
-
-def _nest(outer: Call, inner: Call) -> Call:
-    """a + b -> a(b); a(b) + c -> a(b(c)), since `+` groups to the left."""
-    if outer.args and isinstance(outer.args[-1], Call):
-        return Call(outer.name, (*outer.args[:-1], _nest(outer.args[-1], inner)), outer.options)
-    return Call(outer.name, (*outer.args, inner), outer.options)
-
-
 @cache
 def _signature(factory: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
     target = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
@@ -188,7 +95,7 @@ class _Resolver:
     def named(self, node: Node, kind: Any) -> tuple[Any, str]:
         if not isinstance(node, Call):
             what = "attack" if kind is Attack else "name"
-            raise UsageError(f"'{_short(self.text)}': {_value_text(node)} stands where an {what} belongs")
+            raise UsageError(f"'{short(self.text)}': {shown(node)} stands where an {what} belongs")
         factory = KINDS[kind](node.name)
         signature, hints = _signature(factory)
         parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
@@ -199,8 +106,8 @@ class _Resolver:
             leading = (ball,) if len(parameters) < len(signature.parameters) else ()
             return factory(*leading, *rest, **{n: v for n, v in chosen.items() if v is not rest})
 
-        shown = self._shown(make, parameters, values, texts)
-        return make(values, self.threat), f"{node.name}({', '.join(shown)})" if shown else node.name
+        listed = self._listed(make, parameters, values, texts)
+        return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 
     def _bind(
         self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any]
@@ -221,16 +128,16 @@ class _Resolver:
             else:
                 options = ", ".join(n for n in parameters if n not in given) or "no options"
                 raise UsageError(
-                    f"'{_short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
+                    f"'{short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
                     f"name the option ({options})"
                 )
         for name, value in node.options:
             if name == rest or name not in parameters:
                 if name in ("eps", "ball", "threat"):
-                    raise UsageError(f"'{_short(self.text)}': the budget is the threat's: use --threat linf:8/255")
-                raise UsageError(f"'{_short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
+                    raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
             if name in given:
-                raise UsageError(f"'{_short(self.text)}': {name} is given twice")
+                raise UsageError(f"'{short(self.text)}': {name} is given twice")
             given[name] = value
         values: dict[str, Any] = {}
         texts: dict[str, str] = {}
@@ -242,11 +149,11 @@ class _Resolver:
             elif name in given:
                 values[name], texts[name] = self._value(given[name], hints[name], label)
             elif _is_required(parameter):
-                raise UsageError(f"'{_short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
+                raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
         return values, texts
 
     @staticmethod
-    def _shown(
+    def _listed(
         make: Callable[[dict[str, Any], LpBall], Any],
         parameters: dict[str, inspect.Parameter],
         values: dict[str, Any],
@@ -284,13 +191,13 @@ class _Resolver:
         if origin is Literal:
             word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
             if word not in choices:
-                raise UsageError(f"'{_short(self.text)}': " + did_you_mean(label, str(_value_text(node)), choices))
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, shown(node), choices))
             return word, str(word)
         if origin is tuple and isinstance(node, tuple):
             pairs = [self._value(v, choices[0], label) for v in node]
             return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
         if isinstance(node, int) and abs(node) > LARGEST:
-            raise UsageError(f"'{_short(self.text)}': {label} is out of any range")
+            raise UsageError(f"'{short(self.text)}': {label} is out of any range")
         if hint is bool and isinstance(node, bool):
             return node, str(node)
         if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
@@ -300,9 +207,7 @@ class _Resolver:
         if hint is str and isinstance(node, str):
             return node, repr(node)
         wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
-        raise UsageError(
-            f"'{_short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {_value_text(node)}"
-        )
+        raise UsageError(f"'{short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {shown(node)}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -316,9 +221,3 @@ def _example(name: str) -> str:
 
 def _number_text(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-
-
-def _value_text(node: Node) -> str:
-    if isinstance(node, tuple):
-        return f"({', '.join(map(_value_text, node))})"
-    return node.name if isinstance(node, Call) else repr(node)

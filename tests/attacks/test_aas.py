@@ -15,7 +15,8 @@ from vitattack import spec
 from vitattack.attacks.aas import AAS
 from vitattack.attacks.search import LITERAL, Climb
 from vitattack.errors import UsageError
-from vitattack.evaluation.api import controls, evaluate, verdicts
+from vitattack.evaluation.api import evaluate
+from vitattack.evaluation.controls import control_texts, verdicts
 from vitattack.evaluation.cost import counting
 from vitattack.evaluation.referee import referee
 from vitattack.models.features import eq3, unit
@@ -302,14 +303,14 @@ def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images) ->
     settings = {**SETTINGS, "data": toy_images, "calibration": labelled(32, 17)}
     model = tiny_vit().model
     first = evaluate(model, "aas(pgd(steps=2), steps=2)", **settings)
-    texts = controls(first)
+    texts = control_texts(first)
     kinds = [text.partition("(")[0] for text in texts]
     assert kinds == ["pgd", "aas", "restarts", "random_scales", "scale_search", "fp64"]
     evaluation = evaluate(model, texts, **settings)
     (verdict,) = verdicts(evaluation)
     assert "masking" in verdict and "p = " in verdict
     with pytest.raises(UsageError, match="--controls belongs to a run of aas"):
-        controls(evaluate(model, "pgd(steps=2)", **settings))
+        control_texts(evaluate(model, "pgd(steps=2)", **settings))
 
 
 # What is refused.

@@ -327,9 +327,14 @@ def test_wrong_scales_are_refused_in_one_line() -> None:
 def test_a_model_that_runs_other_softmaxes_is_noticed() -> None:
     torch.manual_seed(0)
     four, two = (
-        Victim(VisionTransformer(32, 8, embed_dim=16, depth=d, num_heads=2, num_classes=4), name="v", num_classes=4, input_size=32)
-        for d in (4, 3)
-    )  # fmt: skip
+        Victim(
+            VisionTransformer(32, 8, embed_dim=16, depth=depth, num_heads=2, num_classes=4),
+            name="v",
+            num_classes=4,
+            input_size=32,
+        )
+        for depth in (4, 3)
+    )
     layers = attention_layers(four, X)
     with pytest.raises(VitattackError, match="other softmaxes"):
         Rescaled(two, torch.ones(4), layers=layers)(X)
