@@ -326,18 +326,14 @@ def test_wrong_scales_are_refused_in_one_line() -> None:
 
 def test_a_model_that_runs_other_softmaxes_is_noticed() -> None:
     torch.manual_seed(0)
-    four, two = (
-        Victim(
-            VisionTransformer(32, 8, embed_dim=16, depth=depth, num_heads=2, num_classes=4),
-            name="v",
-            num_classes=4,
-            input_size=32,
-        )
+    settings = {"embed_dim": 16, "num_heads": 2, "num_classes": 4}
+    four, three = (
+        Victim(VisionTransformer(32, 8, depth=depth, **settings), name="vit", num_classes=4, input_size=32)  # type: ignore[arg-type]
         for depth in (4, 3)
     )
     layers = attention_layers(four, X)
     with pytest.raises(VitattackError, match="other softmaxes"):
-        Rescaled(two, torch.ones(4), layers=layers)(X)
+        Rescaled(three, torch.ones(4), layers=layers)(X)
 
 
 def test_nothing_is_left_behind_when_a_forward_fails() -> None:

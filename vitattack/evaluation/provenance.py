@@ -15,18 +15,19 @@ from vitattack.evaluation.job import Job
 PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy")
 
 
-def provenance(device: torch.device, threads: int, job: Job | None = None) -> dict[str, Any]:
-    """Versions, machine, numerics and, in a checkout, the git state."""
-    inputs = {"seed": job.seed, "weights_sha256": job.weights, "data_sha256": job.pixels} if job else {}
+def provenance(device: torch.device, job: Job) -> dict[str, Any]:
+    """Versions, machine, numerics, what went in and, in a checkout, the git state."""
     return {
-        **inputs,
+        "seed": job.seed,
+        "weights_sha256": job.weights,
+        "data_sha256": job.pixels,
         "versions": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": threads,
-        "precision": "fp32",
+        "threads": job.threads,
+        "precision": job.precision,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "flush_denormal": _flushes_denormals(),

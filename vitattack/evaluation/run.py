@@ -108,9 +108,7 @@ def run(
         events = sink.events()
         found = Doubts(everything, events, attack.doubts(), expected_clean).all()
         seconds = sum(event.get("seconds", 0.0) for event in events)
-        result = Result(
-            job, everything, seconds, found, provenance(device, job.threads, job), sink.folder, sink.learned()
-        )
+        result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
         content = {
             "schema": 1,
             "key": job.key,
