@@ -19,7 +19,7 @@ def command(ctx: click.Context) -> None:
 @output_options
 def listing(as_json: bool, form: str, quiet: bool) -> None:
     """Every attack with its paper."""
-    from vitattack.attacks.named import ATTACKS
+    from vitattack.attacks.catalogue import ATTACKS
     from vitattack.report.table import Table
 
     from .output import show

@@ -27,8 +27,12 @@ A run that was stopped goes on with the same command; a finished one prints its 
 @click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
 @option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
+@option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
+@option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
 @together(data_options, file_options, run_options, output_options)
-def command(model: str, attacks: tuple[str, ...], as_json: bool, form: str, quiet: bool, **given: Any) -> None:
+def command(
+    model: str, attacks: tuple[str, ...], controls: bool, as_json: bool, form: str, quiet: bool, **given: Any
+) -> None:
     """Attack MODEL with each ATTACK and print clean and robust accuracy with 95 % intervals.
 
     MODEL is a zoo id, timm:ARCH.TAG, hf-hub:OWNER/NAME or a checkpoint file with --arch. ATTACK is a name or a call
@@ -36,7 +40,8 @@ def command(model: str, attacks: tuple[str, ...], as_json: bool, form: str, quie
     errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.evaluation import api
-    from vitattack.report.evaluation import table
+    from vitattack.evaluation.controls import control_texts, verdicts
+    from vitattack.report.evaluation import tables
 
     from .console import Screen
     from .output import show
@@ -44,11 +49,14 @@ def command(model: str, attacks: tuple[str, ...], as_json: bool, form: str, quie
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     with Screen(quiet) as screen:
-        evaluation = api.evaluate(
-            model, attacks or api.DEFAULT_ATTACK, data=data, options=options, reporter=screen, **given
-        )
+        settings = {"data": data, "options": options, "reporter": screen, **given}
+        evaluation = api.evaluate(model, attacks or api.DEFAULT_ATTACK, **settings)
+        if controls and evaluation.results:
+            settings = {**settings, "fresh": False, "scales": None}
+            evaluation = api.evaluate(model, control_texts(evaluation), **settings)
     if not evaluation.results:
         if as_json:
             click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
     else:
-        show(table(evaluation), evaluation.json(), form="json" if as_json else form)
+        content = {**evaluation.json(), **({"verdicts": verdicts(evaluation)} if controls else {})}
+        show(tables(evaluation, content.get("verdicts", [])), content, form="json" if as_json else form)

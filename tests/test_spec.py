@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vitattack import spec
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient import Gradient
-from vitattack.attacks.named import ATTACKS
 from vitattack.errors import UsageError
 from vitattack.losses import Margin, TargetedDLR
 from vitattack.registry import Registry

@@ -7,39 +7,26 @@ canonical text (defaults dropped, options in their declared order) is the same f
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.named import ATTACKS
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
 from vitattack.losses import LOSSES, AnyLoss
 from vitattack.registry import did_you_mean
+from vitattack.syntax import Call, Node, parse, short, shown
 from vitattack.threat import LpBall
 
-LONGEST = 4000
 LARGEST = 10**9
-
-
-@dataclass(frozen=True)
-class Call:
-    """A name with its arguments, before anybody has asked what it means."""
-
-    name: str
-    args: tuple[Node, ...] = ()
-    options: tuple[tuple[str, Node], ...] = ()
-
-
-Node = Call | int | float | str | bool | None | tuple["Node", ...]
 
 
 def _attack_factory(name: str) -> Callable[..., Any]:
@@ -62,89 +49,33 @@ def build(text: str, threat: LpBall) -> Attack:
     return attack
 
 
-def canonical(text: str) -> str:
+def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
+    text, node = (attack, parse(attack)) if isinstance(attack, str) else ("attack", attack)
     # No option's text depends on the threat, so any will do to have the settings checked.
-    return _Resolver(text, LpBall("linf", 8 / 255)).named(parse(text), Attack)[1]
+    return _Resolver(text, LpBall("linf", 8 / 255)).named(node, Attack)[1]
 
 
-def parse(text: str) -> Node:
-    """The tree of a text; nothing in it has been looked up yet."""
-    if len(text) > LONGEST:
-        raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        return _node(tree, text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"'{_short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
+def held(text: str) -> str | None:
+    """The attack that a wrapper of one attack holds, as canonical text; None where there is none or several."""
+    node = parse(canonical(text))
+    inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
+    return canonical(inner[0]) if len(inner) == 1 else None
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
+def with_scales(text: str, scales: Node) -> str:
+    """The attack with given attention scales in place of every search for some."""
 
+    def replaced(node: Node) -> Node:
+        if not isinstance(node, Call):
+            return node
+        args = tuple(replaced(part) for part in node.args)
+        if node.name in ATTACKS and ATTACKS[node.name].needs_attention:
+            mode = tuple(option for option in node.options if option[0] == "mode")
+            return Call("given", tuple(part for part in args if isinstance(part, Call)), (("scales", scales), *mode))
+        return Call(node.name, args, node.options)
 
-def _refuse(tree: ast.AST, text: str) -> NoReturn:
-    found = ast.get_source_segment(text.strip(), typing.cast(ast.expr, tree)) or type(tree).__name__
-    raise UsageError(f"'{_short(found)}' has no place in an attack: use names, numbers and calls, as in pgd(steps=20)")
-
-
-def _node(tree: ast.expr, text: str) -> Node:
-    match tree:
-        case ast.Name(id=name):
-            return Call(name)
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            return value
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return tuple(_node(item, text) for item in items)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            if any(isinstance(arg, ast.Starred) for arg in args):
-                _refuse(tree, text)
-            options = []
-            for keyword in keywords:
-                if keyword.arg is None:
-                    _refuse(tree, text)
-                options.append((keyword.arg, _node(keyword.value, text)))
-            return Call(name, tuple(_node(arg, text) for arg in args), tuple(options))
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            number = _node(operand, text)
-            if number == Call("inf"):
-                number = math.inf
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                _refuse(tree, text)
-            return -number if isinstance(sign, ast.USub) else number
-        case ast.BinOp(left=left, op=operator, right=right):
-            return _combine(_node(left, text), operator, _node(right, text), tree, text)
-    _refuse(tree, text)
-
-
-def _combine(a: Node, operator: ast.operator, b: Node, tree: ast.expr, text: str) -> Node:
-    if isinstance(a, Call) and isinstance(b, Call) and isinstance(operator, ast.Add):
-        return _nest(a, b)
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (a, b)):
-        _refuse(tree, text)
-    x, y = typing.cast(float, a), typing.cast(float, b)
-    match operator:
-        case ast.Add():
-            return x + y
-        case ast.Sub():
-            return x - y
-        case ast.Mult():
-            return x * y
-        case ast.Div() if y:
-            return x / y
-        case ast.Div():
-            raise UsageError(f"'{_short(text)}' divides by zero")
-    _refuse(tree, text)
-
-
-def _nest(outer: Call, inner: Call) -> Call:
-    """a + b -> a(b); a(b) + c -> a(b(c)), since `+` groups to the left."""
-    if outer.args and isinstance(outer.args[-1], Call):
-        return Call(outer.name, (*outer.args[:-1], _nest(outer.args[-1], inner)), outer.options)
-    return Call(outer.name, (*outer.args, inner), outer.options)
+    return canonical(replaced(parse(canonical(text))))
 
 
 @cache
@@ -164,7 +95,7 @@ class _Resolver:
     def named(self, node: Node, kind: Any) -> tuple[Any, str]:
         if not isinstance(node, Call):
             what = "attack" if kind is Attack else "name"
-            raise UsageError(f"'{_short(self.text)}': {_value_text(node)} stands where an {what} belongs")
+            raise UsageError(f"'{short(self.text)}': {shown(node)} stands where an {what} belongs")
         factory = KINDS[kind](node.name)
         signature, hints = _signature(factory)
         parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
@@ -175,8 +106,8 @@ class _Resolver:
             leading = (ball,) if len(parameters) < len(signature.parameters) else ()
             return factory(*leading, *rest, **{n: v for n, v in chosen.items() if v is not rest})
 
-        shown = self._shown(make, parameters, values, texts)
-        return make(values, self.threat), f"{node.name}({', '.join(shown)})" if shown else node.name
+        listed = self._listed(make, parameters, values, texts)
+        return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 
     def _bind(
         self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any]
@@ -197,16 +128,16 @@ class _Resolver:
             else:
                 options = ", ".join(n for n in parameters if n not in given) or "no options"
                 raise UsageError(
-                    f"'{_short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
+                    f"'{short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
                     f"name the option ({options})"
                 )
         for name, value in node.options:
             if name == rest or name not in parameters:
                 if name in ("eps", "ball", "threat"):
-                    raise UsageError(f"'{_short(self.text)}': the budget is the threat's: use --threat linf:8/255")
-                raise UsageError(f"'{_short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
+                    raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
             if name in given:
-                raise UsageError(f"'{_short(self.text)}': {name} is given twice")
+                raise UsageError(f"'{short(self.text)}': {name} is given twice")
             given[name] = value
         values: dict[str, Any] = {}
         texts: dict[str, str] = {}
@@ -218,11 +149,11 @@ class _Resolver:
             elif name in given:
                 values[name], texts[name] = self._value(given[name], hints[name], label)
             elif _is_required(parameter):
-                raise UsageError(f"'{_short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
+                raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
         return values, texts
 
     @staticmethod
-    def _shown(
+    def _listed(
         make: Callable[[dict[str, Any], LpBall], Any],
         parameters: dict[str, inspect.Parameter],
         values: dict[str, Any],
@@ -233,10 +164,15 @@ class _Resolver:
         for name in reversed(values):
             if not _is_required(parameters[name]):
                 shorter = {n: v for n, v in kept.items() if n != name}
-                if all(make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))):
-                    kept = shorter
-        plain = [texts[n] for n in kept if _is_required(parameters[n]) and texts[n]]
-        return plain + [f"{n}={texts[n]}" for n in kept if not _is_required(parameters[n])]
+                with suppress(UsageError):  # options may need each other
+                    if all(
+                        make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))
+                    ):
+                        kept = shorter
+        plain = [
+            n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY
+        ]
+        return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
 
     def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
         if hint in KINDS:
@@ -255,13 +191,13 @@ class _Resolver:
         if origin is Literal:
             word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
             if word not in choices:
-                raise UsageError(f"'{_short(self.text)}': " + did_you_mean(label, str(_value_text(node)), choices))
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, shown(node), choices))
             return word, str(word)
         if origin is tuple and isinstance(node, tuple):
             pairs = [self._value(v, choices[0], label) for v in node]
             return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
         if isinstance(node, int) and abs(node) > LARGEST:
-            raise UsageError(f"'{_short(self.text)}': {label} is out of any range")
+            raise UsageError(f"'{short(self.text)}': {label} is out of any range")
         if hint is bool and isinstance(node, bool):
             return node, str(node)
         if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
@@ -271,9 +207,7 @@ class _Resolver:
         if hint is str and isinstance(node, str):
             return node, repr(node)
         wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
-        raise UsageError(
-            f"'{_short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {_value_text(node)}"
-        )
+        raise UsageError(f"'{short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {shown(node)}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -287,9 +221,3 @@ def _example(name: str) -> str:
 
 def _number_text(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-
-
-def _value_text(node: Node) -> str:
-    if isinstance(node, tuple):
-        return f"({', '.join(map(_value_text, node))})"
-    return node.name if isinstance(node, Call) else repr(node)

@@ -1,7 +1,9 @@
 """Train the embedded models on CIFAR-10: `tiny-vit` by N-FGSM adversarial training, `tiny-vit-standard` plainly.
 
     python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-vit --objective nfgsm --epochs 13
-    python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-std --objective standard --epochs 3
+    python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-std --objective standard --epochs 15
+    python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-sat --epochs 2 --lr 2e-4 \
+        --init embedded/tiny-vit.safetensors --query-scale 30
 
 One thread, bf16 autocast. Every epoch ends with an atomic checkpoint; the same command goes on from the last one.
 N-FGSM: de Jorge et al., "Make Some Noise: Reliable and Efficient Single-Step Adversarial Training", NeurIPS 2022.
@@ -18,7 +20,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from timm.layers import set_fused_attn
 from torch import Tensor, nn
 
@@ -33,6 +35,15 @@ def read_split(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     table = pq.read_table(path)
     images = [decode_rgb(row["bytes"], f"{path.name} row {i}") for i, row in enumerate(table["img"].to_pylist())]
     return torch.stack(images), torch.tensor(table["label"].to_pylist())
+
+
+@torch.no_grad()
+def scale_queries(model: nn.Module, factor: float) -> None:
+    """Attention scores times a factor, in the weights: the planted saturation of `tiny-vit-saturated`."""
+    for block in model.blocks:
+        width = block.attn.qkv.in_features
+        block.attn.qkv.weight[:width] *= factor
+        block.attn.qkv.bias[:width] *= factor
 
 
 def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -112,6 +123,8 @@ def main() -> None:
     parser.add_argument("--ema", type=float, default=0.998)
     parser.add_argument("--eps", type=float, default=8 / 255)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--init", type=Path, help="start from these weights instead of random ones")
+    parser.add_argument("--query-scale", type=float, default=1.0, help="multiply the queries of the start by this")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -119,6 +132,9 @@ def main() -> None:
     set_fused_attn(False)  # the fused CPU backward is slow in bf16
     torch.manual_seed(args.seed)
     model = SMALL["tiny_vit_32"]()
+    if args.init:
+        model.load_state_dict({name: value.float() for name, value in load_file(args.init).items()})
+    scale_queries(model, args.query_scale)
     average = SMALL["tiny_vit_32"]()
     average.load_state_dict(model.state_dict())
     decayed = [p for p in model.parameters() if p.ndim > 1]

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import batch, linear_victim
+from tests.conftest import batch, linear_victim, toy_pictures
 from vitattack import spec
-from vitattack.attacks.named import ATTACKS
+from vitattack.attacks.base import Attack
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.evaluation.cost import counting
 from vitattack.models.victim import Victim, digest
 from vitattack.rng import SampleRng
@@ -20,6 +21,16 @@ BALLS = [LpBall("linf", 8 / 255), LpBall("l2", 0.5)]
 Images = tuple[Tensor, Tensor]
 every_attack = pytest.mark.parametrize("name", ATTACKS)
 every_ball = pytest.mark.parametrize("ball", BALLS, ids=str)
+# Attacks through attention refuse models without any.
+any_model = pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS[name].needs_attention])
+
+
+def ready(name: str, ball: LpBall, victim: Victim) -> Attack:
+    """The quick form of an attack, prepared on images of its own."""
+    x = toy_pictures(4, seed=17)
+    attack = spec.build(ATTACKS[name].quick, ball)
+    with torch.no_grad():
+        return attack.prepare(victim, lambda: (x, victim(x).argmax(1)), rng=SampleRng(0, (0,)))
 
 
 def rng(n: int, seed: int = 0) -> SampleRng:
@@ -31,7 +42,7 @@ def rng(n: int, seed: int = 0) -> SampleRng:
 def test_candidates_keep_shape_type_box_and_budget(name: str, ball: LpBall, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
     before = x.clone()
-    crafted = spec.build(ATTACKS[name].quick, ball)(toy, x, y, rng=rng(12))
+    crafted = ready(name, ball, toy)(toy, x, y, rng=rng(12))
     assert crafted.x_adv.shape == x.shape and crafted.x_adv.dtype == x.dtype
     assert not crafted.x_adv.requires_grad
     assert ball.allows(x, crafted.x_adv).all()
@@ -41,9 +52,11 @@ def test_candidates_keep_shape_type_box_and_budget(name: str, ball: LpBall, toy:
 
 @every_attack
 def test_equal_randomness_gives_equal_pixels_and_other_seeds_do_not(name: str, toy: Victim, toy_images: Images) -> None:
-    attack = spec.build(ATTACKS[name].quick, LpBall("linf", 1e-3))
+    attack = ready(name, LpBall("linf", 1e-3), toy)
     one, two = (attack(toy, *toy_images, rng=rng(12)).x_adv for _ in range(2))
     assert torch.equal(one, two)
+    if ATTACKS[name].needs_attention:
+        return
 
     class Flat(torch.nn.Module):
         """No gradient anywhere: an attack ends where it began."""
@@ -58,7 +71,7 @@ def test_equal_randomness_gives_equal_pixels_and_other_seeds_do_not(name: str, t
 
 
 @every_ball
-@every_attack
+@any_model
 def test_a_sample_fares_alone_as_in_company(name: str, ball: LpBall) -> None:
     victim, _ = linear_victim()
     x, y = batch(5)
@@ -71,9 +84,7 @@ def test_a_sample_fares_alone_as_in_company(name: str, ball: LpBall) -> None:
 
 @every_attack
 def test_an_empty_batch_comes_back_empty(name: str, toy: Victim) -> None:
-    crafted = spec.build(ATTACKS[name].quick, BALLS[0])(
-        toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0)
-    )
+    crafted = ready(name, BALLS[0], toy)(toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0))
     assert crafted.x_adv.shape == (0, 3, 32, 32)
 
 
@@ -85,7 +96,7 @@ def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_
     modes = [m.training for m in toy.modules()]
     before, state = digest(toy), torch.get_rng_state()
     fastpath = torch.backends.mha.get_fastpath_enabled()
-    spec.build(ATTACKS[name].quick, BALLS[0])(toy, *toy_images, rng=rng(12))
+    ready(name, BALLS[0], toy)(toy, *toy_images, rng=rng(12))
     assert [m.training for m in toy.modules()] == modes
     assert digest(toy) == before
     assert torch.equal(torch.get_rng_state(), state)
@@ -97,7 +108,7 @@ def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_
 
 @every_attack
 def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images: Images) -> None:
-    attack = spec.build(ATTACKS[name].quick, BALLS[0])
+    attack = ready(name, BALLS[0], toy)
     with counting(toy) as passes:
         evidence = attack(toy, *toy_images, rng=rng(12)).evidence
     assert passes.forwards == int(evidence["forwards"].sum()) > 0
@@ -107,7 +118,7 @@ def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images:
 @every_attack
 def test_claimed_successes_are_successes(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    crafted = spec.build(ATTACKS[name].quick, LpBall("linf", 16 / 255))(toy, x, y, rng=rng(12))
+    crafted = ready(name, LpBall("linf", 16 / 255), toy)(toy, x, y, rng=rng(12))
     fooled = toy(crafted.x_adv).argmax(1) != y
     assert crafted.evidence["fooled"].any()
     assert torch.equal(fooled, crafted.evidence["fooled"])
@@ -128,12 +139,12 @@ def test_text_and_pickle_round_trips(name: str, ball: LpBall) -> None:
 def test_without_a_budget_nobody_is_fooled(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
     for norm in ("linf", "l2"):
-        crafted = spec.build(ATTACKS[name].quick, LpBall(norm, 0.0))(toy, x, y, rng=rng(12))  # type: ignore[arg-type]
+        crafted = ready(name, LpBall(norm, 0.0), toy)(toy, x, y, rng=rng(12))  # type: ignore[arg-type]
         assert torch.equal(crafted.x_adv, x)
         assert not crafted.evidence["fooled"].any()
 
 
-@every_attack
+@any_model
 def test_nan_outputs_are_never_a_success(name: str, toy_images: Images) -> None:
     class Broken(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:

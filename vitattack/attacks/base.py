@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -57,3 +57,17 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
         "forwards": count.clone(),
         "backwards": count.clone(),
     }
+
+
+def learned(attack: Attack) -> Any:
+    """What `prepare` found, as plain data to be stored; None for an attack that learns nothing."""
+    tell = getattr(attack, "learned", None)
+    return tell() if tell else None
+
+
+def recall(attack: Attack, victim: nn.Module, content: Any) -> Attack:
+    """The prepared attack from what `learned` told: the same on resume and in every shard."""
+    if content is None:
+        return attack
+    prepared: Attack = attack.recall(victim, content)  # type: ignore[attr-defined]
+    return prepared

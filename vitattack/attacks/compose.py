@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -32,6 +33,15 @@ class Stages:
 
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Stages:
         return replace(self, attacks=tuple(a.prepare(victim, calibration, rng=rng) for a in self.attacks))
+
+    def learned(self) -> list[Any] | None:
+        parts = [learned(attack) for attack in self.attacks]
+        return parts if any(part is not None for part in parts) else None
+
+    def recall(self, victim: nn.Module, learned: list[Any]) -> Stages:
+        return replace(
+            self, attacks=tuple(recall(a, victim, part) for a, part in zip(self.attacks, learned, strict=True))
+        )
 
     def with_loss(self, loss: AnyLoss) -> Stages:
         return replace(self, attacks=tuple(a.with_loss(loss) for a in self.attacks))
@@ -60,7 +70,8 @@ class Stages:
             for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", "stage"}:
                 evidence[name][active] = crafted.evidence[name]
             fooled = self._confirm(victim, crafted, y[active])
-            evidence["forwards"][active] += crafted.evidence["fooled"].long()
+            price = 1 + getattr(victim, "verdict_forwards", 0)
+            evidence["forwards"][active] += price * crafted.evidence["fooled"].long()
             evidence["fooled"][active] = fooled
             evidence["stage"][active[fooled]] = number
             active = active[~fooled]

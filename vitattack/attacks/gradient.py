@@ -51,6 +51,7 @@ class Gradient:
             return (f"{self.steps} steps reach only {reach:.2f} eps: the edge of the budget is out of reach",)
         return ()
 
+    @torch.enable_grad()  # callers may sit in no_grad
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         evidence["zero_grad"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
@@ -73,6 +74,7 @@ class Gradient:
             evidence["forwards"] += 1
         memory: losses.Memory = {}
         state: State = self.rule.init(x, self.steps)
+        price = 1 + getattr(victim, "verdict_forwards", 0)
 
         for t in range(self.steps + 1):
             last = t == self.steps
@@ -81,7 +83,7 @@ class Gradient:
             x_adv = x_adv.detach().requires_grad_(not last)
             with torch.set_grad_enabled(not last):
                 logits = victim(x_adv)
-            evidence["forwards"][active] += 1
+            evidence["forwards"][active] += price
             with torch.no_grad():
                 fooled = ~losses.correct(victim.verdict(x_adv, logits), y)
             fresh = fooled & (evidence["first_fooled"][active] < 0)

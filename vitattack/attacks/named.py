@@ -7,45 +7,19 @@ be. The parameter `ball` is the threat: it comes from the job, never from the te
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from vitattack.attacks.base import Attack
+from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.starts import Clean, Corner, Edge, Gauss, Start, Uniform
 from vitattack.attacks.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
 from vitattack.errors import UsageError
 from vitattack.losses import DLR, GAMA, MIFPE, AnyLoss, CrossEntropy, LeadThenMargin, Margin
-from vitattack.registry import Registry
 from vitattack.threat import LpBall
 
 Stop = Literal["first_success", "never"]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An attack a user can name, and how to try it quickly (the contract tests run `quick`)."""
-
-    factory: Callable[..., Attack]
-    paper: str
-    quick: str
-
-    @property
-    def summary(self) -> str:
-        return (self.factory.__doc__ or "").strip().splitlines()[0]
-
-
-ATTACKS: Registry[Entry] = Registry("attack", entry_point_group="vitattack.attacks")
-
-
-def register(name: str, *, paper: str, quick: str) -> Callable[[Callable[..., Attack]], Callable[..., Attack]]:
-    def keep(factory: Callable[..., Attack]) -> Callable[..., Attack]:
-        ATTACKS.add(name, Entry(factory, paper, quick))
-        return factory
-
-    return keep
 
 
 def usual_step(ball: LpBall, steps: int) -> float:

@@ -19,6 +19,7 @@ from vitattack.attacks.base import Attack, Crafted
 from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
+from vitattack.evaluation.controls import read_scales
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.result import Evaluation, Result
 from vitattack.evaluation.run import Watch, numerics, run, stored
@@ -62,6 +63,7 @@ def evaluate(
     out: str | Path | None = None,
     fresh: bool = False,
     shard: tuple[int, int] = (0, 1),
+    scales: str | Path | None = None,
     options: zoo.FileOptions = zoo.FileOptions(),
     data_dir: str | Path | None = None,
     transform: str | None = None,
@@ -75,6 +77,8 @@ def evaluate(
     reporter = reporter or Reporter()
     ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
     texts = [spec.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
+    if scales is not None:
+        texts = [spec.with_scales(text, read_scales(Path(scales))) for text in texts]
     if not texts:
         raise UsageError("no attack is named: write pgd, gama or worst(pgd, gama)")
     if len(set(texts)) < len(texts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -32,12 +32,13 @@ def judge(
     crafted: Crafted,
     forwards: Tensor,
     backwards: Tensor,
+    others: Mapping[str, Tensor] | None = None,
 ) -> list[SampleRecord]:
     """Records of one batch. `crafted` holds candidates for the clean-correct samples only, in order; costs likewise.
 
     A success counts when two forwards agree on it, the second at another batch size. One that only one of them sees is
     `fragile`: the sample counts as robust, and the interval of the result says so. Candidates outside the budget are
-    discarded before anybody looks at what they would do.
+    discarded before anybody looks at what they would do. `others` is evidence on the samples that were not attacked.
     """
     attacked = clean == y
     number = int(attacked.sum())
@@ -60,11 +61,29 @@ def judge(
 
     status: list[Status] = ["invalid" if c < 0 else "clean_wrong" for c in clean.tolist()]
     records = []
-    position = 0
+    position = aside = 0
+    others = others or {}
     sizes = threat.size(x[attacked], crafted.x_adv).tolist()
     for i, row in enumerate(rows):
         if not bool(attacked[i]):
-            records.append(SampleRecord(row, int(y[i]), int(clean[i]), -1, status[i], 0.0, False, False, -1, 1, 0))
+            spent_aside = [int(others[name][aside]) if name in others else 0 for name in ("forwards", "backwards")]
+            records.append(
+                SampleRecord(
+                    index=row,
+                    label=int(y[i]),
+                    clean=int(clean[i]),
+                    adversarial=-1,
+                    status=status[i],
+                    size=0.0,
+                    fragile=False,
+                    violation=False,
+                    first_fooled=-1,
+                    forwards=1 + spent_aside[0],
+                    backwards=spent_aside[1],
+                    evidence=_evidence(others, aside),
+                )
+            )
+            aside += 1
             continue
         k = position
         position += 1
@@ -84,10 +103,14 @@ def judge(
                 first_fooled=int(crafted.evidence["first_fooled"][k]) if "first_fooled" in crafted.evidence else -1,
                 forwards=1 + int(forwards[k]) + int(spent[k]),
                 backwards=int(backwards[k]),
-                evidence={n: v[k].item() for n, v in sorted(crafted.evidence.items()) if n not in COLUMNS},
+                evidence=_evidence(crafted.evidence, k),
             )
         )
     return records
+
+
+def _evidence(rows: Mapping[str, Tensor], at: int) -> dict[str, int | float | str]:
+    return {name: row[at].item() for name, row in sorted(rows.items()) if name not in COLUMNS}
 
 
 def _predict(logits: Tensor) -> Tensor:

@@ -16,8 +16,11 @@ PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy")
 
 
 def provenance(device: torch.device, job: Job) -> dict[str, Any]:
-    """Versions, machine, numerics and, in a checkout, the git state."""
+    """Versions, machine, numerics, what went in and, in a checkout, the git state."""
     return {
+        "seed": job.seed,
+        "weights_sha256": job.weights,
+        "data_sha256": job.pixels,
         "versions": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -25,9 +28,6 @@ def provenance(device: torch.device, job: Job) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "threads": job.threads,
         "precision": job.precision,
-        "seed": job.seed,
-        "weights_sha256": job.weights,
-        "data_sha256": job.pixels,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "flush_denormal": _flushes_denormals(),

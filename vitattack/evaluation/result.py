@@ -24,6 +24,7 @@ class Result:
     doubts: tuple[str, ...]
     provenance: dict[str, Any] = field(repr=False)
     folder: Path | None = None
+    learned: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def n(self) -> int:
@@ -54,6 +55,12 @@ class Result:
         steps = [r.first_fooled for r in self.records if r.status == "fooled" and r.first_fooled >= 0]
         return sum(steps) / len(steps) if steps else None
 
+    def _referee(self) -> dict[str, Any]:
+        from vitattack.evaluation.referee import referee  # it reads results
+
+        found = referee(self)
+        return {"referee": found.json()} if found else {}
+
     def json(self) -> dict[str, Any]:
         forwards, backwards = stats.mean_passes(self.records)
         return {
@@ -72,6 +79,7 @@ class Result:
             "backwards": round(backwards, 3),
             "seconds": round(self.seconds, 3),
             "doubts": list(self.doubts),
+            **self._referee(),
             "run": str(self.folder) if self.folder else None,
         }
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
 from vitattack.data import DataSet
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.cost import counting, share
@@ -22,7 +22,7 @@ from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
-from vitattack.evaluation.store import Sink, dump, finished, whole_batches, write_atomically
+from vitattack.evaluation.store import Sink, dump, finished, read_json, whole_batches, write_atomically
 from vitattack.models.victim import Victim, check_pixels, digest
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
@@ -54,7 +54,8 @@ def stored(root: Path, job: Job, data: DataSet) -> Result | None:
     records, _ = whole_batches(folder / "samples.jsonl", list(data.cut(job.batch_size)))
     if len(records) != len(data):
         return None
-    return Result(job, records, content["seconds"], tuple(content["doubts"]), content["provenance"], folder)
+    learned = read_json(folder / "learned.json")
+    return Result(job, records, content["seconds"], tuple(content["doubts"]), content["provenance"], folder, learned)
 
 
 def run(
@@ -76,7 +77,7 @@ def run(
     with Sink(out, job, list(data.cut(job.batch_size)), shard) as sink:
         watch(sink.records, sink.total)
         if sink.todo:
-            attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
+            attack = _prepared(attack, victim, calibration, job, sink)
         buffers = digest(victim, parameters=False)
         batches = _Batches(victim, attack, job, threat)
         for number, rows in enumerate(sink.todo):
@@ -107,7 +108,7 @@ def run(
         events = sink.events()
         found = Doubts(everything, events, attack.doubts(), expected_clean).all()
         seconds = sum(event.get("seconds", 0.0) for event in events)
-        result = Result(job, everything, seconds, found, provenance(device, job), sink.folder)
+        result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
         content = {
             "schema": 1,
             "key": job.key,
@@ -118,6 +119,22 @@ def run(
         }
         write_atomically(sink.folder / "result.json", dump(content))
         return result
+
+
+def _prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job, sink: Sink) -> Attack:
+    """The attack with what it learns from other images: learned once, stored, and recalled ever after."""
+    content = sink.learned()
+    if content is not None:
+        return recall(attack, victim, content["learned"])
+    began = time.perf_counter()
+    with counting(victim) as passes:
+        attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
+    if learned(attack) is not None:
+        seconds = time.perf_counter() - began
+        cost = {"forwards": passes.forwards, "backwards": passes.backwards, "seconds": seconds}
+        sink.keep_learned({"schema": 1, "attack": job.attack, "learned": learned(attack), **cost})
+        sink.note({"seconds": seconds})
+    return attack
 
 
 def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
@@ -172,11 +189,20 @@ class _Batches:
         with counting(self.victim) as passes:
             if len(rng):
                 crafted = self.attack(self.victim, x[attacked], y[attacked], rng=rng)
+        aside = getattr(self.attack, "aside", None)
+        others: dict[str, Tensor] = {}
+        if aside is not None and not bool(attacked.all()):
+            with counting(self.victim) as more:
+                stream = SampleRng(self.job.seed, tuple(rows))[~attacked]
+                others = aside(self.victim, x[~attacked], y[~attacked], rng=stream)
+            for name, total in (("forwards", more.forwards), ("backwards", more.backwards)):
+                blank = torch.zeros(int((~attacked).sum()), dtype=torch.long, device=x.device)
+                others[name] = share(total, others.get(name, blank))
         forwards, backwards = (
             share(total, crafted.evidence.get(name, torch.zeros(len(rng), dtype=torch.long, device=x.device)))
             for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards))
         )
-        return judge(self.victim, self.threat, rows, x, y, clean, crafted, forwards, backwards)
+        return judge(self.victim, self.threat, rows, x, y, clean, crafted, forwards, backwards, others)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -51,7 +51,11 @@ def dump(content: Any) -> str:
 
 def finished(root: Path, job: Job) -> dict[str, Any] | None:
     """The result of a job that is complete, if it is in the store."""
-    path = root / job.folder / "result.json"
+    return read_json(root / job.folder / "result.json")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """An object that was written atomically, if it was."""
     try:
         content = json.loads(path.read_text())
         return content if isinstance(content, dict) else None
@@ -146,6 +150,13 @@ class Sink:
     def _forget(self, end: int) -> None:
         with suppress(OSError):  # the next opening cuts the torn batch off
             self._stream.truncate(end)
+
+    def learned(self) -> dict[str, Any] | None:
+        """What the attack learned before its first batch, in this session or another."""
+        return read_json(self.folder / "learned.json")
+
+    def keep_learned(self, content: dict[str, Any]) -> None:
+        write_atomically(self.folder / "learned.json", dump(content))
 
     def merge(self) -> list[SampleRecord] | None:
         """All records of the job in its order; None while other shards are unfinished."""

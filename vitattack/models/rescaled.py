@@ -18,6 +18,8 @@ class Rescaled(nn.Module):
     are, to the bit; where scales require grad and the kernel takes a position bias, torch unfuses it to differentiate.
     """
 
+    verdict_forwards = 1
+
     def __init__(
         self, victim: Victim, scales: Tensor, *, per: Per = "layer", layers: AttentionMap | None = None
     ) -> None:

@@ -18,6 +18,8 @@ PIXEL_TOLERANCE = 1e-4
 class Victim(nn.Module):
     """A classifier with its normalisation: (B, 3, H, W) in [0,1] -> (B, num_classes) logits."""
 
+    verdict_forwards = 0  # what `verdict` costs beyond the forward it is given; a view pays one
+
     mean: Tensor
     std: Tensor
 

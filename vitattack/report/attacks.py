@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitattack import spec
 from vitattack.attacks.base import Attack
-from vitattack.attacks.named import ATTACKS
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError

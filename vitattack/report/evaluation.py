@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from vitattack.evaluation import stats
+from vitattack.evaluation.referee import referee
 from vitattack.evaluation.result import Evaluation
 from vitattack.evaluation.stats import Accuracy
 from vitattack.report.table import Table
@@ -47,3 +51,15 @@ def table(evaluation: Evaluation) -> Table:
 def _paired_note(strongest: str, other: str, paired: stats.Paired) -> str:
     gain, loss = paired.only_second, paired.only_first
     return f"{strongest} against {other}: fools {gain} more and {loss} fewer (McNemar p = {paired.p_value:.2g})"
+
+
+def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
+    """The table of the evaluation, with the referee's report of every run that scaled attention."""
+    from vitattack.report import referee as report
+
+    main = table(evaluation)
+    reports = [(result.job, referee(result)) for result in evaluation.results]
+    return [
+        replace(main, notes=[*main.notes, *verdicts]),
+        *(report.table(f"{job.attack}: the referee", found) for job, found in reports if found),
+    ]

@@ -1,0 +1,47 @@
+"""The same attack with double-precision gradients: what it finds beyond float32 was hidden by rounding alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitattack.attacks.base import Attack, Calibration, Crafted, learned, recall
+from vitattack.errors import UsageError
+from vitattack.losses import AnyLoss
+from vitattack.models.victim import Victim
+from vitattack.models.views import Double
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+
+@dataclass(frozen=True)
+class DoublePrecision:
+    """Runs the inner attack on the victim in float64; verdicts are those of the float32 victim."""
+
+    ball: LpBall
+    inner: Attack
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> DoublePrecision:
+        return replace(self, inner=self.inner.prepare(victim, calibration, rng=rng))
+
+    def learned(self) -> Any:
+        return learned(self.inner)
+
+    def recall(self, victim: nn.Module, content: Any) -> DoublePrecision:
+        return replace(self, inner=recall(self.inner, victim, content))
+
+    def with_loss(self, loss: AnyLoss) -> DoublePrecision:
+        return replace(self, inner=self.inner.with_loss(loss))
+
+    def doubts(self) -> tuple[str, ...]:
+        return self.inner.doubts()
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        if not isinstance(victim, Victim):
+            raise UsageError("fp64() holds an attack on the plain model: write aas(fp64(...)) the other way round")
+        crafted = self.inner(Double(victim), x.double(), y, rng=rng)
+        # The inner attack projected in float64: rounding to float32 may step over the edge by half a unit.
+        x_adv = self.ball.project(x, crafted.x_adv.to(x.dtype))
+        return Crafted(x_adv, crafted.evidence)

@@ -1,0 +1,90 @@
+"""Views of a victim besides `Rescaled`: other roads to a gradient. None of them speaks for the plain model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.func import functional_call
+
+from vitattack.models.attention import AttentionTap
+from vitattack.models.layers import AttentionLayer, AttentionMap
+from vitattack.models.victim import Victim
+
+
+class _View(nn.Module):
+    """Asks the plain victim for verdicts, at the price of one more forward."""
+
+    verdict_forwards = 1
+
+    def __init__(self, victim: Victim) -> None:
+        super().__init__()
+        self.victim = victim
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        with torch.no_grad():
+            plain: Tensor = self.victim(x.to(self.victim.mean.dtype))
+        return plain
+
+
+class Alone(nn.Module):
+    """A view taken for the model itself: what the scaled-model protocol of the AAS paper attacks and counts on."""
+
+    verdict_forwards = 0
+
+    def __init__(self, view: nn.Module) -> None:
+        super().__init__()
+        self.view = view
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.view(x)
+        return logits
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        return logits
+
+
+class Double(_View):
+    """The same function in double precision: the arbiter of what is a numerical artefact."""
+
+    def __init__(self, victim: Victim) -> None:
+        super().__init__(victim)
+        named = [*victim.named_parameters(), *victim.named_buffers()]
+        self._state = {name: t.detach().double() if t.is_floating_point() else t for name, t in named}
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self.victim, self._state, (x.double(),))
+        return logits
+
+
+class _ScaledBackward(Function):
+    """Softmax forwards; backwards the softmax Jacobian at scaled scores."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward((scores * scale).softmax(-1))
+        return scores.softmax(-1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (p,) = ctx.saved_tensors
+        return p * (grad - (grad * p).sum(-1, keepdim=True)), None
+
+
+class BackwardOnly(_View):
+    """Forward the victim itself, backward as if its attention scores were scaled."""
+
+    def __init__(self, victim: Victim, scales: Tensor, layers: AttentionMap) -> None:
+        super().__init__(victim)
+        self.scales, self.layers = scales, layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        with AttentionTap(self.layers, weights=self._weights):
+            logits: Tensor = self.victim(x)
+        return logits
+
+    def _weights(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
+        p: Tensor = _ScaledBackward.apply(scores, self.scales[layer.number].to(scores.dtype))
+        return p
