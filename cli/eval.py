@@ -40,14 +40,18 @@ def command(
     errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.evaluation import api
-    from vitattack.evaluation.controls import control_texts, verdicts
+    from vitattack.evaluation.controls import control_texts, require_aas, verdicts
     from vitattack.report.evaluation import tables
 
     from .console import Screen
     from .output import show
+    from .signals import catch_sigterm
 
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    if controls:
+        require_aas(attacks)
+    catch_sigterm()
     with Screen(quiet) as screen:
         settings = {"data": data, "options": options, "reporter": screen, **given}
         evaluation = api.evaluate(model, attacks or api.DEFAULT_ATTACK, **settings)

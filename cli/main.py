@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from vitattack.errors import UsageError, VitattackError
+
+from .signals import Terminated
 
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
@@ -70,15 +72,20 @@ def cli() -> None:
     """Robustness evaluation and attack benchmarks for Vision Transformers."""
 
 
-class Terminated(BaseException):
-    """SIGTERM, handled like Ctrl-C: what is finished is stored, and the user is told how to go on.
+def _check_environment() -> None:
+    """A misspelt VITATTACK_ variable would change nothing and say nothing."""
+    given = sorted(name for name in os.environ if name.startswith("VITATTACK_"))
+    if not given:
+        return
+    from vitattack.registry import did_you_mean
 
-    No KeyboardInterrupt, since click turns those into its own Abort.
-    """
+    from .options import VARIABLES
 
-
-def _terminate(number: int, frame: Any) -> NoReturn:
-    raise Terminated
+    for name in COMMANDS:
+        importlib.import_module(f".{name.replace('-', '_')}", __package__)
+    for name in given:
+        if name not in VARIABLES:
+            raise UsageError(did_you_mean("environment variable", name, VARIABLES) + " (or unset it)")
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -87,9 +94,9 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def main() -> None:
-    debug = "--debug" in sys.argv or bool(os.environ.get("VITATTACK_DEBUG"))
-    signal.signal(signal.SIGTERM, _terminate)
+    debug = "--debug" in sys.argv or os.environ.get("VITATTACK_DEBUG", "0").lower() not in ("", "0", "false", "no")
     try:
+        _check_environment()
         sys.exit(cli.main(standalone_mode=False, prog_name="vitattack"))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
@@ -109,9 +116,13 @@ def main() -> None:
         _fail("terminated: finished batches are stored; run the same command to go on", 128 + signal.SIGTERM)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted: finished batches are stored; run the same command to go on", 128 + signal.SIGINT)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if debug:
+            raise
+        _fail(f"cannot write the output ({error.strerror}): print it elsewhere; what a run has finished is stored", 1)
     except Exception as error:
         if debug:
             raise

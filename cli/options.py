@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# Every variable an option reads, and those read elsewhere.
+VARIABLES = {"VITATTACK_DATA_DIR", "VITATTACK_DEBUG"}
+
+
 def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     variable = "VITATTACK_" + name.lstrip("-").upper().replace("-", "_")
     settings.setdefault("show_default", True)
+    VARIABLES.add(variable)
     return click.option(name, *more, envvar=variable, **settings)
 
 
@@ -59,7 +64,7 @@ machine_options = together(
         "--batch-size", type=click.IntRange(1), default=64, help="Images per batch; attacks halve it where memory ends."
     ),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
-    option("--threads", type=click.IntRange(1), help="CPU threads; default: the cores this process may use."),
+    option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use."),
 )
 run_options = together(
     machine_options,

@@ -105,3 +105,21 @@ def test_targets_are_never_the_label() -> None:
 def test_a_nan_output_counts_as_correct() -> None:
     logits = torch.tensor([[float("nan"), 0.0], [1.0, float("inf")], [0.0, 1.0]])
     assert losses.correct(logits, torch.tensor([0, 0, 0])).tolist() == [True, True, False]
+
+
+def test_gama_anchors_where_it_is_told_to() -> None:
+    moved, clean, y = LOGITS * 0.5, LOGITS.flip(1), Y
+    for anchor, reference in (("start", LOGITS), ("clean", clean)):
+        gama = losses.GAMA(anchor=anchor)  # type: ignore[arg-type]
+        assert losses.needs_clean(gama) == (anchor == "clean")
+        memory = losses.remember(gama, LOGITS, clean if anchor == "clean" else None, y)
+        assert torch.equal(memory["anchor"], reference.softmax(1))
+        far = losses.evaluate(gama, moved, y, memory, Moment(0, 100)) - losses.evaluate(
+            gama, moved, y, memory, Moment(99, 100)
+        )
+        assert torch.allclose(far, 50 * (moved.softmax(1) - reference.softmax(1)).square().sum(1))
+
+
+def test_targets_come_from_the_clean_output() -> None:
+    loss = losses.TargetedMargin(1)
+    assert loss.remember(LOGITS.flip(1), LOGITS, Y)["target"].tolist() == [2, 1]

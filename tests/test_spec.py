@@ -66,7 +66,7 @@ def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
         trial.add(name, ATTACKS[name])
     entry = type(ATTACKS["pgd"])
     trial.add("twice", entry(twice, "none", "twice(pgd)"))
-    monkeypatch.setattr(spec, "ATTACKS", trial)
+    monkeypatch.setitem(spec.KINDS, spec.Attack, trial)
     assert spec.canonical("twice+pgd") == "twice(pgd)"
     assert spec.canonical("twice(k=3)+pgd(steps=5)") == "twice(pgd(steps=5), k=3)"
     assert spec.canonical("twice+twice+gama") == "twice(twice(gama))"
@@ -92,7 +92,7 @@ def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gama(space=logitt)", "did you mean logit"),
         ("pgd+gama", "pgd takes 0 plain arguments"),
         ("restarts(pgd)", "restarts needs n, as in restarts"),
-        ("restarts(0, pgd)", "0 restarts run nothing"),
+        ("restarts(0, pgd)", "0 restarts are too few"),
         ("worst()", "holds no attack"),
         ("worst(1)", "1 stands where an attack belongs"),
         ("pgd(steps=3, steps=4)", "steps is given twice"),

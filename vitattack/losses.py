@@ -113,6 +113,10 @@ class MIFPE:
 
     T: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.T <= 0:
+            raise UsageError("mifpe needs a positive T")
+
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
         top = logits.detach().topk(2, dim=1).values
         gap = (top[:, :1] - top[:, 1:]).clamp_min(1e-12)
@@ -131,6 +135,10 @@ class GAMA:
     space: Literal["prob", "logit"] = "prob"
     anchor: Literal["start", "clean"] = "start"
     weight: float = 50.0
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise UsageError("gama pulls with a weight of at least 0")
 
     @property
     def needs_clean(self) -> bool:

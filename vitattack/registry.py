@@ -17,7 +17,8 @@ def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
     """One line that says a name is unknown and what the user may have meant."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(choices)}"
+    some = ", ".join(choices[:20]) + (f" and {len(choices) - 20} more" if len(choices) > 20 else "")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {some}"
     return f"unknown {kind} '{name}': {hint}"
 
 
@@ -45,13 +46,14 @@ class Registry(Generic[T]):
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        self._load_plugins()
         return iter(sorted(self._entries))
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
             self._load_plugins()
         if name not in self._entries:
-            raise UsageError(did_you_mean(self.kind, name, self._entries))
+            raise UsageError(did_you_mean(self.kind, name, self))
         target = self._entries[name]
         if isinstance(target, str):
             module, _, attribute = target.partition(":")
@@ -62,6 +64,7 @@ class Registry(Generic[T]):
     def _load_plugins(self) -> None:
         if self._group is None:
             return
-        for point in entry_points(group=self._group):
+        group, self._group = self._group, None
+        for point in entry_points(group=group):
             if point.name not in self._entries:
                 self.add(point.name, f"{point.module}:{point.attr}")

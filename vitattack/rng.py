@@ -45,7 +45,7 @@ class SampleRng:
         if len(like) != len(self.index):
             raise ValueError(f"{len(self.index)} random streams for a batch of {len(like)}")
         rows = [torch.from_numpy(draw(self._generator(i), tuple(like.shape[1:]))) for i in self.index]
-        return torch.stack(rows).to(like) if rows else torch.empty_like(like)
+        return torch.stack(rows).to(like.dtype).to(like.device) if rows else torch.empty_like(like)
 
     def _generator(self, index: int) -> np.random.Generator:
         key = hashlib.blake2b(f"{self.seed}|{self.path}|{index}".encode(), digest_size=16).digest()

@@ -22,25 +22,27 @@ from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
 from vitattack.losses import LOSSES, AnyLoss
-from vitattack.registry import did_you_mean
+from vitattack.registry import Registry, did_you_mean
 from vitattack.syntax import Call, Node, parse, short, shown
 from vitattack.threat import LpBall
 
 LARGEST = 10**9
 
 
-def _attack_factory(name: str) -> Callable[..., Any]:
-    return ATTACKS[name].factory
-
-
 # What may stand where an option is annotated with one of these types.
-KINDS: dict[Any, Callable[[str], Callable[..., Any]]] = {
-    Attack: _attack_factory,
-    AnyLoss: LOSSES.__getitem__,
-    Start: STARTS.__getitem__,
-    StepRule: RULES.__getitem__,
-    Schedule: SCHEDULES.__getitem__,
+KINDS: dict[Any, Registry[Any]] = {
+    Attack: ATTACKS,
+    AnyLoss: LOSSES,
+    Start: STARTS,
+    StepRule: RULES,
+    Schedule: SCHEDULES,
 }
+
+
+def _factory(kind: Any, name: str) -> Callable[..., Any]:
+    entry = KINDS[kind][name]
+    factory: Callable[..., Any] = entry.factory if kind is Attack else entry
+    return factory
 
 
 def build(text: str, threat: LpBall) -> Attack:
@@ -94,17 +96,18 @@ class _Resolver:
 
     def named(self, node: Node, kind: Any) -> tuple[Any, str]:
         if not isinstance(node, Call):
-            what = "attack" if kind is Attack else "name"
-            raise UsageError(f"'{short(self.text)}': {shown(node)} stands where an {what} belongs")
-        factory = KINDS[kind](node.name)
+            what = "an attack" if kind is Attack else "a name"
+            raise UsageError(f"'{short(self.text)}': {shown(node)} stands where {what} belongs")
+        factory = _factory(kind, node.name)
         signature, hints = _signature(factory)
         parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
         values, texts = self._bind(node, parameters, hints)
 
         def make(chosen: dict[str, Any], ball: LpBall) -> Any:
-            rest = next((chosen[n] for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), ())
+            several = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
+            rest = [value for n in several for value in chosen[n]]
             leading = (ball,) if len(parameters) < len(signature.parameters) else ()
-            return factory(*leading, *rest, **{n: v for n, v in chosen.items() if v is not rest})
+            return factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
 
         listed = self._listed(make, parameters, values, texts)
         return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
@@ -202,11 +205,15 @@ class _Resolver:
             return node, str(node)
         if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
             return int(node), str(int(node))
+        if isinstance(node, float) and not math.isfinite(node) and not label.endswith("(kappa=...)"):
+            raise UsageError(f"'{short(self.text)}': {label} must be finite")
         if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
             return float(node), _number_text(float(node))
         if hint is str and isinstance(node, str):
             return node, repr(node)
         wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
+        if origin is tuple:
+            wanted[hint] = "a tuple, such as (0.5,)"
         raise UsageError(f"'{short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {shown(node)}")
 
 

@@ -32,7 +32,7 @@ def parse(text: str) -> Node:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         return _node(tree, text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"'{short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None

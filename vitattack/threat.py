@@ -37,9 +37,12 @@ class LpBall:
             raise UsageError(did_you_mean("norm", str(self.norm), NORMS))
         limit = 1.0 if self.norm == "linf" else LARGEST_L2
         if not (math.isfinite(self.eps) and 0 <= self.eps <= limit):
+            eighth = 0 <= self.eps / 255 <= limit
+            fix = (
+                f"write {self.norm}:{self.eps:g}/255 if you mean 8-bit steps" if eighth else f"write {self.norm}:8/255"
+            )
             raise UsageError(
-                f"eps {self.eps:g} is not a {self.norm} budget for pixels in [0,1] (0 to {limit:g}): "
-                f"write {self.norm}:{self.eps:g}/255 if you mean 8-bit steps"
+                f"eps {self.eps:g} is not a {self.norm} budget for pixels in [0,1] (0 to {limit:g}): {fix}"
             )
 
     def __str__(self) -> str:
@@ -67,16 +70,19 @@ class LpBall:
 
     def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(B,) the perturbation in this norm, in double precision."""
-        delta = (x_adv.double() - x.double()).flatten(1)
-        if self.norm == "linf":
-            return delta.abs().amax(1)
-        return _l2(delta)
+        delta = (_double(x_adv) - _double(x)).flatten(1)
+        return delta.abs().amax(1) if self.norm == "linf" else _l2(delta)
 
     def allows(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(B,) whether each image is finite, inside [0,1] and inside the budget."""
         flat = x_adv.flatten(1)
         in_box = (torch.isfinite(flat) & (flat >= 0) & (flat <= 1)).all(1)
-        return in_box & (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK)
+        return in_box & (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
+
+
+def _double(x: Tensor) -> Tensor:
+    """In double precision; Apple's GPUs have none."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
 def _l2(values: Tensor) -> Tensor:

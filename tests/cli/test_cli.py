@@ -179,6 +179,19 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
         (["eval", "timm:vit_tiny_patch16_224"], "names no weights: write timm:vit_tiny_patch16_224.TAG with one of"),
         (["eval", "--out", "file/below"], "give another folder with --out"),
         (["models", "info", "tiny"], "unknown model 'tiny': did you mean tiny-vit"),
+        (["eval", "pgd"], "'pgd' is an attack: name the model first, as in vitattack eval tiny-vit pgd"),
+        (["eval", "--transform", "junk"], "a transform is for folder: data"),
+        (["eval", "--arch", "foo"], "--arch describes a checkpoint file, 'tiny-vit' is none: drop it"),
+        (["eval", "--calibration", "nowhere"], "for attacks that learn"),
+        (["eval", "--controls", "tiny-vit", "fgsm", "--limit", "2"], "--controls belongs to a run of aas"),
+        (["eval", "--threat", "linf:300"], "write linf:8/255"),
+        (["eval", "tiny-vit", "mifpe(T=inf)"], "must be finite"),
+        (["eval", "tiny-vit", "cosine"], "unknown attack 'cosine'"),
+        (["eval", "tiny-vit", "mim(steps=0)"], "0 steps cannot move an image"),
+        (["eval", "tiny-vit", "restarts(1000000000, pgd)"], "too few or too many"),
+        (["eval", "--threads", "100000"], "100000 is not in the range"),
+        (["eval", "x" * 300], "unknown model"),
+        (["eval", "--subset", "random:5:" + "9" * 42], "are not understood"),
         (["attacks", "info", "pg"], "unknown attack 'pg': did you mean pgd"),
     ],
 )
@@ -223,6 +236,39 @@ def test_checkpoint_files_good_and_bad(tmp_path: Path, here: Here) -> None:
     )
     done = here("eval", "good.safetensors", "fgsm", *ARCH, *SMALL_RUN, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["n"] == 16, done.stderr
+
+
+def test_a_misspelt_variable_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITATTACK_LIMTI", "3")
+    refused(here("attacks"), "unknown environment variable 'VITATTACK_LIMTI': did you mean VITATTACK_LIMIT")
+    monkeypatch.delenv("VITATTACK_LIMTI")
+    monkeypatch.setenv("VITATTACK_DEBUG", "0")
+    refused(here("evall"), "unknown command")
+
+
+def test_a_full_standard_output_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*ENTRY, "attacks"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 1 and "cannot write the output" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_aas_with_its_report_and_controls(here: Here) -> None:
+    words = ("eval", "tiny-vit", "aas(pgd(steps=2), steps=1, restarts=2)", "--limit", "8", "--threads", "1", "--quiet")
+    done = here(*words, "--controls")
+    assert done.returncode == 0, done.stderr
+    for expected in (
+        "RA, scaled-model protocol of S002",
+        "false successes",
+        "scales 1:",
+        "restarts(",
+        "fp64(",
+        "masking",
+    ):
+        assert expected in done.stdout
+    content = json.loads(here(*words, "--json").stdout)
+    assert content["attacks"][0]["referee"]["RA_union_orig"] == content["attacks"][0]["robust"]
 
 
 def test_debug_shows_where(tmp_path: Path) -> None:

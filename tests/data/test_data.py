@@ -120,7 +120,26 @@ def test_plain_and_numeric_class_folders(tmp_path: Path) -> None:
             (tmp_path / root / name).mkdir(parents=True)
             (tmp_path / root / name / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
     assert load(f"folder:{tmp_path}/words").read([0, 1])[1].tolist() == [0, 1]
-    assert load(f"folder:{tmp_path}/numbers").read([0, 1])[1].tolist() == [10, 2]
+    numbers = load(f"folder:{tmp_path}/numbers")
+    assert numbers.read([0, 1])[1].tolist() == [10, 2] and numbers.num_classes is None
+
+
+def test_hidden_and_empty_folders_are_no_classes(tmp_path: Path) -> None:
+    for name in (".ipynb_checkpoints", "__MACOSX", "cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
+    (tmp_path / "aardvark").mkdir()
+    (tmp_path / "cat" / "b.png").mkdir()
+    data = load(f"folder:{tmp_path}")
+    assert data.num_classes == 2 and data.read(data.rows)[1].tolist() == [0, 1]
+
+
+def test_brackets_in_a_path_are_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "f[1]" / "cat").mkdir(parents=True)
+    (tmp_path / "f[1]" / "cat" / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
+    (tmp_path / "rows[1].txt").write_text("0")
+    assert len(load(f"folder:{tmp_path}/f[1]")) == 1
+    assert load(f"cifar10-demo[file:{tmp_path}/rows[1].txt]").rows == (0,)
 
 
 def test_the_transform_is_part_of_the_text_and_matches_torchvision(tmp_path: Path) -> None:
@@ -172,6 +191,8 @@ def test_digests_follow_the_content(tmp_path: Path) -> None:
         ("folder:nowhere", "does not exist"),
         ("npz:nowhere.npz", "does not exist"),
         ("", "no name"),
+        ("cifar10-demo[random:5:" + "9" * 40 + "]", "are not understood"),
+        ("folder:" + "x" * 300, "is no path here"),
     ],
 )
 def test_wrong_names_are_answered_with_the_fix(text: str, message: str) -> None:
@@ -190,6 +211,7 @@ def test_hostile_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.png is not a readable image"):
         load(f"folder:{tmp_path}/bad").read([0])
     (tmp_path / "odd" / "n00000001").mkdir(parents=True)
+    (tmp_path / "odd" / "n00000001" / "a.png").write_bytes(png((0, 0, 0)))
     with pytest.raises(UsageError, match="is no ImageNet-1k synset"):
         load(f"folder:{tmp_path}/odd")
     np.savez(tmp_path / "pickled.npz", image=np.array([object()]), label=np.arange(1))
@@ -200,6 +222,30 @@ def test_hostile_and_broken_files(tmp_path: Path) -> None:
         load(f"cifar10-demo[file:{tmp_path}/rows.txt]")
     with pytest.raises(UsageError, match="give --data-dir a folder with the hub's layout"):
         load("cifar10", data_dir=tmp_path)
+    deep = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 30000, dtype=np.uint16)).save(deep, format="PNG")
+    (tmp_path / "bad" / "cat" / "a.png").write_bytes(deep.getvalue())
+    with pytest.raises(UsageError, match="more than 8 bits per channel"):
+        load(f"folder:{tmp_path}/bad").read([0])
+    for name, arrays in (
+        ("words", {"image": np.zeros((1, 4, 4, 3), np.uint8), "label": np.array(["a"])}),
+        ("swapped", {"image": np.zeros((1, 4, 4, 3), ">f4"), "label": np.zeros(1, int)}),
+    ):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        with pytest.raises(UsageError, match="use uint8 or float images, integer labels"):
+            load(f"npz:{tmp_path}/{name}.npz")
+    np.save(tmp_path / "plain.npy", np.zeros(3))
+    (tmp_path / "plain.npy").rename(tmp_path / "plain.npz")
+    with pytest.raises(UsageError, match="not a plain npz file"):
+        load(f"npz:{tmp_path}/plain.npz")
+    table = pa.table({"img": [{"bytes": png((0, 0, 0)), "path": None}], "label": pa.array([None], pa.int64())})
+    empty = hub_layout(tmp_path / "empty", rows=0)
+    with pytest.raises(UsageError, match="holds no image"):
+        load("cifar10", data_dir=empty)
+    null = hub_layout(tmp_path / "null", rows=1)
+    pq.write_table(table, null / "uoft-cs/cifar10/plain_text/test-00000-of-00001.parquet")
+    with pytest.raises(UsageError, match="has no image or no label"):
+        load("cifar10", data_dir=null).read([0])
     root = hub_layout(tmp_path / "torn")
     path = root / "uoft-cs/cifar10/plain_text/test-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-100])

@@ -95,8 +95,21 @@ def test_corrupt_files_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds a Tensor, not named tensors"):
         read_state(tmp_path / "tensor.pt")
     torch.save({"a": torch.zeros(1), "epoch": 3}, tmp_path / "mixed.pt")
-    with pytest.raises(UsageError, match="'epoch', which is no tensor"):
+    with pytest.raises(UsageError, match="'epoch', which is no named tensor"):
         read_state(tmp_path / "mixed.pt")
+
+
+def test_tensors_of_special_kinds_are_refused(tmp_path: Path) -> None:
+    for name, content in (
+        ("sparse.pt", {"w": torch.eye(2).to_sparse()}),
+        ("complex.pt", {"w": torch.zeros(2, dtype=torch.complex64)}),
+    ):
+        torch.save(content, tmp_path / name)
+        with pytest.raises(UsageError, match="in a special form"):
+            read_state(tmp_path / name)
+    torch.save({0: torch.zeros(2)}, tmp_path / "numbers.pt")
+    with pytest.raises(UsageError, match="'0', which is no named tensor"):
+        read_state(tmp_path / "numbers.pt")
 
 
 def test_a_wrong_hash_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.search import Candidate, Search
 from vitattack.errors import UsageError
@@ -63,6 +63,10 @@ class AAS:
         if min(self.keep, self.rank_steps, self.calibration) < 1:
             raise UsageError("keep, rank_steps and the number of calibration images start at 1")
 
+    @property
+    def learns(self) -> bool:
+        return self.search.learns or learns(self.inner)
+
     def with_loss(self, loss: AnyLoss) -> AAS:
         return replace(self, inner=self.inner.with_loss(loss))
 
@@ -74,8 +78,8 @@ class AAS:
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> AAS:
         if not isinstance(victim, Victim):
             raise UsageError("attention scales are searched on a Victim: wrap the model first")
-        x, y = calibration()
-        if len(x) == 0:
+        x, y = calibration() if self.search.learns else (victim.mean.new_zeros(0), victim.mean.new_zeros(0))
+        if self.search.learns and len(x) == 0:
             raise UsageError("the scale search has no calibration images: give --calibration DATA")
         x, y = x[: self._images()].to(victim.mean), y[: self._images()].to(victim.mean.device)
         layers = self._probe(victim)
@@ -97,7 +101,7 @@ class AAS:
     def _rank(self, victim: Victim, candidates: list[Candidate], x: Tensor, y: Tensor, rng: SampleRng) -> Found:
         """The candidates by how few calibration images a short PGD through them leaves, judged on the plain model."""
         robust, plain = [0.0] * len(candidates), None
-        if len(candidates) > 1:
+        if self.search.learns and len(candidates) > 1:
             with frozen(victim), torch.no_grad():
                 right = victim(x).argmax(1) == y
             cheap = Gradient(self.ball, self.rank_steps)

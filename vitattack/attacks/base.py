@@ -59,6 +59,11 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
     }
 
 
+def learns(attack: Attack) -> bool:
+    """Whether `prepare` wants calibration images."""
+    return bool(getattr(attack, "learns", False))
+
+
 def learned(attack: Attack) -> Any:
     """What `prepare` found, as plain data to be stored; None for an attack that learns nothing."""
     tell = getattr(attack, "learned", None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -31,8 +31,17 @@ class Stages:
         if not self.attacks:
             raise UsageError("worst() holds no attack: write worst(pgd, gama)")
 
+    @property
+    def _depth(self) -> int:
+        """Restarts of restarts need streams of their own at every level."""
+        return 1 + max(getattr(attack, "_depth", 0) for attack in self.attacks)
+
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Stages:
         return replace(self, attacks=tuple(a.prepare(victim, calibration, rng=rng) for a in self.attacks))
+
+    @property
+    def learns(self) -> bool:
+        return any(learns(attack) for attack in self.attacks)
 
     def learned(self) -> list[Any] | None:
         parts = [learned(attack) for attack in self.attacks]
@@ -58,9 +67,9 @@ class Stages:
             if len(active) == 0:
                 break
             stream = rng[active]
-            crafted = attack(
-                victim, x[active], y[active], rng=stream.child("restart", number) if self.fresh and number else stream
-            )
+            if self.fresh and number:
+                stream = stream.child(f"restart{self._depth}", number)
+            crafted = attack(victim, x[active], y[active], rng=stream)
             result[active] = crafted.x_adv
             for passes in ("forwards", "backwards"):
                 evidence[passes][active] += crafted.evidence[passes]

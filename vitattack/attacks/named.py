@@ -92,7 +92,7 @@ def mim(
     stop: Stop = "first_success",
 ) -> Gradient:
     """Momentum iterative FGSM: 10 steps of eps/10 along the sum of l1-normalised gradients."""
-    return Gradient(ball, steps, Momentum(1 / steps if step is None else step, decay=decay), loss, start, stop)
+    return Gradient(ball, steps, Momentum(1 / max(1, steps) if step is None else step, decay=decay), loss, start, stop)
 
 
 @register("cw", paper="Carlini & Wagner, S&P 2017, as run inside PGD", quick="cw(steps=3)")
@@ -168,8 +168,8 @@ def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "firs
 @register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))")
 def restarts(n: int, inner: Attack) -> Stages:
     """The inner attack n times with fresh noise, each time on the samples still standing."""
-    if n < 1:
-        raise UsageError(f"{n} restarts run nothing: use at least 1")
+    if not 1 <= n <= 10_000:
+        raise UsageError(f"{n} restarts are too few or too many: use 1 to 10000")
     return Stages((inner,) * n, fresh=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, learned, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, learned, learns, recall
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import Victim
@@ -25,6 +25,10 @@ class DoublePrecision:
 
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> DoublePrecision:
         return replace(self, inner=self.inner.prepare(victim, calibration, rng=rng))
+
+    @property
+    def learns(self) -> bool:
+        return learns(self.inner)
 
     def learned(self) -> Any:
         return learned(self.inner)

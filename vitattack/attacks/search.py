@@ -40,6 +40,10 @@ class Search(Protocol):
     @property
     def per(self) -> Per: ...
 
+    @property
+    def learns(self) -> bool:
+        """Whether other images decide about the scales."""
+
     def __call__(
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
     ) -> list[Candidate]: ...
@@ -69,6 +73,10 @@ class Uniform:
     blocks: tuple[int, ...] | None = None
     per: Per = "layer"
 
+    @property
+    def learns(self) -> bool:
+        return len(self.values) > 1
+
     def __post_init__(self) -> None:
         if not self.values or any(not (math.isfinite(v) and v > 0) for v in self.values):
             raise UsageError(f"scales {self.values} are no positive numbers: use for example 0.5")
@@ -87,6 +95,7 @@ class Given:
 
     values: tuple[tuple[float, ...], ...]
     per: Per = "layer"
+    learns = False
 
     def __post_init__(self) -> None:
         if not self.values or any(not (math.isfinite(v) and v > 0) for row in self.values for v in row):
@@ -131,6 +140,7 @@ class Climb:
     tap: Tap = "block"
     blocks: tuple[int, ...] | None = None
     per: Per = "layer"
+    learns = True
 
     def __post_init__(self) -> None:
         if min(self.restarts, self.batches, self.batch) < 1 or self.steps < 0:

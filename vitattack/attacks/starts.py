@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from vitattack.errors import UsageError
 from vitattack.registry import Registry
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall, per_row
@@ -55,7 +56,7 @@ class Edge:
 
     def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
         noise = rng.uniform(x, -1.0, 1.0)
-        size = ball.size(noise.new_zeros(noise.shape), noise).clamp_min(1e-12).to(noise)
+        size = ball.size(noise.new_zeros(noise.shape), noise).clamp_min(1e-12).to(noise.dtype).to(noise.device)
         return ball.project(x, x + ball.eps * noise / per_row(size, x))
 
 
@@ -65,6 +66,10 @@ class Gauss:
     """A small normal step off the image, as TRADES trains."""
 
     std: float = 0.001
+
+    def __post_init__(self) -> None:
+        if self.std <= 0:
+            raise UsageError("gauss needs a positive deviation")
 
     def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
         return ball.project(x, x + self.std * rng.normal(x))

@@ -64,6 +64,10 @@ class Cosine:
     floor: float = 0.0
     cycles: int = 1
 
+    def __post_init__(self) -> None:
+        if self.cycles < 1 or not 0 <= self.floor <= 1:
+            raise UsageError("cosine takes at least 1 cycle and a floor from 0 to 1")
+
     def __call__(self, t: int, steps: int) -> float:
         length = steps / self.cycles
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * (t % length) / length))
@@ -76,6 +80,10 @@ class Milestones:
 
     at: tuple[float, ...] = (0.6, 0.85)
     factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (0 < self.factor <= 1 and all(0 <= share <= 1 for share in self.at)):
+            raise UsageError("milestones lie between 0 and 1 and multiply by a factor between 0 and 1")
 
     def __call__(self, t: int, steps: int) -> float:
         # rounded: 0.85 * 20 is 17.000000000000004 in some arrangements, and step 17 must count as reached
@@ -144,6 +152,11 @@ class Momentum(_Ascent):
 
     decay: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay < 0:
+            raise UsageError("momentum decays by a factor of at least 0")
+
     def init(self, x: Tensor, steps: int) -> State:
         return {**super().init(x, steps), "sum": x.new_zeros(x.shape)}
 
@@ -162,6 +175,11 @@ class HeavyBall(_Ascent):
     """APGD's averaging of the new point with the last move (Croce & Hein 2020), with a fixed schedule."""
 
     weight: float = 0.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.weight <= 1:
+            raise UsageError("heavy_ball weighs the new point by more than 0 and at most 1")
 
     def init(self, x: Tensor, steps: int) -> State:
         return {**super().init(x, steps), "move": x.new_zeros(x.shape)}

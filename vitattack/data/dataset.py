@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.sources import FolderSource, Source, TensorSource, npz_source
+from vitattack.data.transform import transform as make_transform
 from vitattack.errors import UsageError
 from vitattack.registry import did_you_mean
 
@@ -62,33 +63,49 @@ def from_tensors(x: Tensor, y: Tensor) -> DataSet:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    found = re.fullmatch(r"(.+?)(?:\[([^\[\]]*)\])?", text.strip(), flags=re.DOTALL)
+    """The name, and the rows in brackets behind it; brackets of another kind belong to a path."""
+    found = re.fullmatch(r"(.+?)(?:\[(\d*:\d*|random:[^\[\]]*|file:.*)\])?", text.strip(), flags=re.DOTALL)
     if not found:
         raise UsageError("the data set has no name: write cifar10-demo, cifar10, folder:PATH or npz:PATH")
+    if found[2] is None and (odd := re.fullmatch(r"([^:]+)\[([^\[\]]*)\]", text.strip())):
+        return odd[1], odd[2]
     return found[1], found[2]
 
 
 def _open(name: str, data_dir: Path | None, transform: str) -> tuple[Source, str]:
     kind, colon, path = name.partition(":")
+    make_transform(transform)  # a mistake in it is worth a word whatever the data
     if colon and kind == "folder":
-        return FolderSource(Path(path), transform), f"{name}@{transform}"
+        return FolderSource(_path(path), transform), f"{name}@{transform}"
     if colon and kind == "npz":
-        return npz_source(Path(path)), name
+        return npz_source(_path(path)), name
     if name not in CATALOGUE:
         raise UsageError(did_you_mean("data set", name, [*CATALOGUE, "folder:PATH", "npz:PATH"]))
+    if data_dir is not None and not data_dir.is_dir():
+        raise UsageError(f"--data-dir '{data_dir}' is no folder: give --data-dir a folder with the hub's layout")
     return CATALOGUE[name].open(data_dir), name
 
 
+def _path(text: str) -> Path:
+    try:
+        Path(text).exists()
+    except OSError as error:  # a name too long, say
+        raise UsageError(f"'{text[:40]}...' is no path here ({error.strerror}): check it") from error
+    return Path(text)
+
+
 def _select(text: str | None, total: int, whole: str) -> tuple[tuple[int, ...], str]:
+    if total == 0:
+        raise UsageError(f"'{whole}' holds no image: check the file")
     if text is None:
         return tuple(range(total)), ""
-    if found := re.fullmatch(r"(\d*):(\d*)", text):
+    if found := re.fullmatch(r"(\d{0,12}):(\d{0,12})", text):
         first, last = int(found[1] or 0), min(int(found[2] or total), total)
         if first >= last:
             raise UsageError(f"rows {text} of '{whole}' hold no image (it has {total}): ask for at least one")
         chosen = f"{first or ''}:{last}" if first or last < total else ""
         return tuple(range(first, last)), chosen
-    if found := re.fullmatch(r"random:(\d+):(\d+)", text):
+    if found := re.fullmatch(r"random:(\d{1,12}):(\d{1,12})", text):
         count, seed = int(found[1]), int(found[2])
         if not 0 < count <= total:
             raise UsageError(f"cannot draw {count} of {total} images: ask for 1 to {total}")
@@ -103,15 +120,16 @@ def _select(text: str | None, total: int, whole: str) -> tuple[tuple[int, ...], 
 def _rows_from_file(path: Path, total: int) -> tuple[tuple[int, ...], str]:
     try:
         words = path.read_text().split()
-        rows = tuple(dict.fromkeys(int(word) for word in words))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read indices from '{path}' ({error.strerror}): give a text file of row numbers"
-        ) from error
-    except ValueError:
-        raise UsageError(f"'{path}' holds more than row numbers: write one whole number per line") from None
-    if not rows or min(rows) < 0 or max(rows) >= total:
-        raise UsageError(f"'{path}' must hold row numbers from 0 to {total - 1}: it has {len(rows)} in other ranges")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"cannot read indices from '{path}' ({reason}): give a text file of row numbers") from error
+    odd = [word for word in words if not (word.isascii() and word.isdecimal() and len(word) < 13)]
+    if odd or not words:
+        found = f"'{odd[0][:20]}'" if odd else "nothing"
+        raise UsageError(f"'{path}' holds {found} where row numbers belong: write one whole number per line")
+    rows = tuple(dict.fromkeys(map(int, words)))
+    if max(rows) >= total:
+        raise UsageError(f"'{path}' names row {max(rows)}, the data set ends at {total - 1}: use row numbers from 0 on")
     if len(rows) < len(words):
         raise UsageError(f"'{path}' names {len(words) - len(rows)} rows twice: each image counts once")
     return rows, f"file:{hashlib.sha256(','.join(map(str, rows)).encode()).hexdigest()[:12]}:{len(rows)}"

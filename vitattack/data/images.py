@@ -17,8 +17,17 @@ def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.
     """One encoded image as uint8 (3, H, W); `what` names it in the error."""
     try:
         with Image.open(io.BytesIO(data)) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
             pixels = np.array(transform(image.convert("RGB")))
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        ValueError,
+        SyntaxError,
+        NotImplementedError,
+    ) as error:
         raise UsageError(f"{what} is not a readable image ({error}): replace or remove it") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 

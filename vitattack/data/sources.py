@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zipfile
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.resources import files
@@ -77,6 +76,8 @@ class ParquetSource:
         images, labels = [], []
         for row in rows:
             table, first = self._group_of(row)
+            if table[1][row - first].as_py() is None or table[0][row - first].as_py() is None:
+                raise UsageError(f"row {row} of {self._paths[0].name} has no image or no label: repair the file")
             cell = table[0][row - first].as_py()
             data = cell["bytes"] if isinstance(cell, dict) else cell
             images.append(decode_rgb(data, f"row {row} of {self._paths[0].name}"))
@@ -99,32 +100,33 @@ class ParquetSource:
         return _rows_of(self._content, rows)
 
 
+def _images_in(folder: Path) -> list[Path]:
+    """Image files below a class folder; hidden ones (thumbnails, checkpoints of notebooks) are none."""
+    if folder.name.startswith((".", "__")):
+        return []
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+
+
 class FolderSource:
     """One sub-folder per class. Synset folders get their ImageNet-1k labels whatever the listing order says."""
 
     def __init__(self, root: Path, transform_text: str = "none") -> None:
         if not root.is_dir():
             raise UsageError(f"folder '{root}' does not exist: give the folder that holds one sub-folder per class")
-        names = sorted(p.name for p in root.iterdir() if p.is_dir())
+        names = sorted(p.name for p in root.iterdir() if p.is_dir() and _images_in(p))
         if not names:
             flat = any(p.suffix.lower() in IMAGE_SUFFIXES for p in root.iterdir())
-            what = "holds images but no class folders" if flat else "is empty"
+            what = "holds images but no class folders" if flat else "holds no class folder with images"
             raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
-        labels, number = self._label(names)
-        self.num_classes: int | None = number
+        labels, self.num_classes = self._label(names)
         self._root = root
         self._items: list[tuple[Path, int]] = [
-            (path, labels[name])
-            for name in names
-            for path in sorted((root / name).rglob("*"))
-            if path.suffix.lower() in IMAGE_SUFFIXES
+            (path, labels[name]) for name in names for path in _images_in(root / name)
         ]
-        if not self._items:
-            raise UsageError(f"folder '{root}' has class folders but no images in them: check the path")
         self._transform = transform(transform_text)
 
     @staticmethod
-    def _label(names: list[str]) -> tuple[dict[str, int], int]:
+    def _label(names: list[str]) -> tuple[dict[str, int], int | None]:
         if all(re.fullmatch(r"n\d{8}", name) for name in names):
             known = (files("timm.data") / "_info" / "imagenet_synsets.txt").read_text().split()
             order = {synset: number for number, synset in enumerate(known)}
@@ -135,7 +137,7 @@ class FolderSource:
                 )
             return {name: order[name] for name in names}, len(known)
         if all(name.isdecimal() for name in names):
-            return {name: int(name) for name in names}, max(int(name) for name in names) + 1
+            return {name: int(name) for name in names}, None  # some classes of a set whose size nobody says
         return {name: number for number, name in enumerate(names)}, len(names)
 
     def __len__(self) -> int:
@@ -189,15 +191,21 @@ def npz_source(path: Path) -> TensorSource:
         raise UsageError(f"file '{path}' does not exist: check the path after npz:")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"'{path}' is not a plain npz file ({error}): save arrays with numpy.savez") from error
+            arrays = {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+    except Exception as error:  # numpy, zipfile and zlib each have their own ways to fail on a broken file
+        raise UsageError(
+            f"'{path}' is not a plain npz file ({type(error).__name__}): save arrays with numpy.savez"
+        ) from error
     x = next((arrays[name] for name in ("image", "images", "x") if name in arrays), None)
     y = next((arrays[name] for name in ("label", "labels", "y") if name in arrays), None)
     if x is None or y is None:
         raise UsageError(f"'{path}' holds {', '.join(arrays) or 'nothing'}: it needs arrays named image and label")
     if x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3:
         x = x.transpose(0, 3, 1, 2)
+    if x.dtype not in (np.uint8, np.float32, np.float64) or y.dtype.kind not in "iu":
+        raise UsageError(
+            f"'{path}' has {x.dtype} images and {y.dtype} labels: use uint8 or float images, integer labels"
+        )
     pixels = torch.from_numpy(np.ascontiguousarray(x))
     pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
-    return TensorSource(pixels, torch.from_numpy(np.ascontiguousarray(y)))
+    return TensorSource(pixels, torch.from_numpy(y.astype(np.int64)))

@@ -18,12 +18,18 @@ def transform(text: str) -> Transform:
     if text == "none":
         return lambda image: image
     if found := re.fullmatch(r"resize(\d+)x(\d+)", text):
-        size = (int(found[2]), int(found[1]))
+        size = (_pixels(found[2]), _pixels(found[1]))
         return lambda image: image.resize(size, Image.Resampling.BILINEAR)
     if found := re.fullmatch(r"(bilinear|bicubic)(\d+)crop(\d+)", text):
-        how, short, crop = FILTERS[found[1]], int(found[2]), int(found[3])
+        how, short, crop = FILTERS[found[1]], _pixels(found[2]), _pixels(found[3])
         return lambda image: _centre(_short_side(image, short, how), crop)
     raise UsageError(f"unknown transform '{text}': write none, resize224x224 or bicubic256crop224")
+
+
+def _pixels(text: str) -> int:
+    if not 0 < int(text[:9]) <= 8192:
+        raise UsageError(f"a transform to {text[:9]} px is none: use 1 to 8192")
+    return int(text)
 
 
 def _short_side(image: Image.Image, short: int, how: Image.Resampling) -> Image.Image:

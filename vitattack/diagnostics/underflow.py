@@ -22,7 +22,7 @@ from vitattack.models import zoo
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionLayer, AttentionMap
 from vitattack.models.probing import attention_layers
-from vitattack.models.victim import Victim, digest, frozen, wrap
+from vitattack.models.victim import Victim, check_floats, digest, frozen, wrap
 
 Verdict = Literal["ok", "saturated", "underflow"]
 
@@ -142,7 +142,7 @@ def diagnose(
             victim = zoo.load(model, place, options).victim
             samples = open_data(data, limit, folder, transform or victim.transform)
         else:
-            _check_weights(model)
+            check_floats(model)
             samples = open_data(data, limit, folder, transform or "none")
             victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
         with frozen(victim):
@@ -215,10 +215,3 @@ def _with_doubles(place: torch.device, asked: str, model: nn.Module | str) -> to
     if asked == "auto" and isinstance(model, str):
         return torch.device("cpu")
     raise UsageError("mps has no float64, which the comparison needs: move the model to the CPU or use --device cpu")
-
-
-def _check_weights(model: nn.Module) -> None:
-    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
-    if dtypes:
-        name = str(next(iter(dtypes))).removeprefix("torch.")
-        raise UsageError(f"the model has {name} weights: call .float() first; half precision is simulated from fp32")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from vitattack import data as data_sets
 from vitattack import spec
-from vitattack.attacks.base import Attack, Crafted
+from vitattack.attacks.base import Attack, Crafted, learns
 from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
@@ -24,7 +23,7 @@ from vitattack.evaluation.job import Job
 from vitattack.evaluation.result import Evaluation, Result
 from vitattack.evaluation.run import Watch, numerics, run, stored
 from vitattack.models import zoo
-from vitattack.models.victim import digest, wrap
+from vitattack.models.victim import check_pixels, digest, wrap
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 from vitattack.threat import parse as parse_threat
@@ -83,11 +82,14 @@ def evaluate(
         raise UsageError("no attack is named: write pgd, gama or worst(pgd, gama)")
     if len(set(texts)) < len(texts):
         raise UsageError(f"an attack is named twice: {', '.join(texts)}")
-    _check_numbers(seed, batch_size, shard)
+    threads = usable_cores() if threads is None else threads
+    _check_numbers(seed, batch_size, threads, shard)
     built = {text: spec.build(text, ball) for text in texts}
-    threads = threads or usable_cores()
     place = resolve_device(device, model)
     folder = Path(data_dir) if data_dir is not None else None
+    _check_transform(data, transform)
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"data folder '{folder}' does not exist: give --data-dir a folder with the hub's layout")
 
     with numerics(threads), _store(out) as root:
         if isinstance(model, str):
@@ -95,14 +97,22 @@ def evaluate(
             samples = open_data(data, limit, folder, transform or loaded.victim.transform)
         else:
             samples = open_data(data, limit, folder, transform or "none")
+            home = resolve_device("auto", model)
+            if place.type != home.type:
+                raise UsageError(f"the model is on {home}: call .to('{place}') first, or drop the device")
             first, _ = samples.read(samples.rows[:1])
-            loaded = zoo.Loaded(wrap(model, first.to(place)).to(place), None, {"source": "module"})
+            loaded = zoo.Loaded(wrap(model, first.to(home)).to(home), None, {"source": "module"})
         victim = loaded.victim
         if samples.num_classes is not None and samples.num_classes != victim.num_classes:
             raise UsageError(
                 f"'{victim.name}' has {victim.num_classes} classes, '{samples.text}' has {samples.num_classes}: "
                 "choose data the model was trained for"
             )
+        if calibration is not None and not any(map(learns, built.values())):
+            raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
+        other = (
+            _calibration(calibration, samples, folder, victim.transform) if any(map(learns, built.values())) else None
+        )
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, text in enumerate(texts):
@@ -113,14 +123,13 @@ def evaluate(
                 data=samples.text,
                 weights=weights,
                 pixels=pixels,
+                calibration=f"{other.text} {other.digest()}" if other and learns(built[text]) else "",
                 seed=seed,
                 batch_size=batch_size,
                 threads=threads,
                 device=place.type,
             )
-            if fresh:
-                shutil.rmtree(root / job.folder, ignore_errors=True)
-            result = stored(root, job, samples)
+            result = None if fresh else stored(root, job, samples)
             from_store = result is not None
             if result is None:
                 result = run(
@@ -129,9 +138,10 @@ def evaluate(
                     job,
                     ball,
                     samples,
-                    lambda: _calibration(calibration, samples, folder, victim.transform),
+                    lambda: other.read(other.rows) if other else (torch.empty(0), torch.empty(0)),
                     root,
                     shard=shard,
+                    fresh=fresh,
                     watch=reporter.job(job, number, len(texts)),
                     expected_clean=_expected(loaded, samples),
                     model_record=loaded.record,
@@ -170,9 +180,11 @@ def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.dev
     return device
 
 
-def _check_numbers(seed: int, batch_size: int, shard: tuple[int, int]) -> None:
+def _check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, int]) -> None:
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} holds no image: use at least 1")
+    if not 1 <= threads <= 1024:
+        raise UsageError(f"{threads} threads are too few or too many: use 1 to 1024")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative: use 0 or more")
     if not 0 <= shard[0] < shard[1]:
@@ -186,6 +198,11 @@ def _store(out: str | Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="vitattack-") as folder:
         yield Path(folder)
+
+
+def _check_transform(data: object, transform: str | None) -> None:
+    if transform is not None and not str(data).startswith("folder:"):
+        raise UsageError("a transform is for folder: data, others are used as they are: drop it")
 
 
 def open_data(
@@ -203,18 +220,17 @@ def open_data(
 
 def _calibration(
     given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, transform: str
-) -> tuple[Tensor, Tensor]:
+) -> DataSet:
     """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
-    if given is None and samples.text.startswith("cifar10"):
+    if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
     if given is not None:
-        chosen = open_data(given, None, data_dir, transform)
-        return chosen.read(chosen.rows)
+        return open_data(given, None, data_dir, transform if str(given).startswith("folder:") else "none")
     used = set(samples.rows)
-    spare = [row for row in range(len(samples.source)) if row not in used][:128]
+    spare = tuple(row for row in range(len(samples.source)) if row not in used)[:128]
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
-    return samples.read(spare)
+    return replace(samples, rows=spare, text=f"{samples.text} (rows left over)")
 
 
 def _expected(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
@@ -237,6 +253,7 @@ class Crafter:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int = 0) -> Crafted:
         """Candidates inside the budget, with the attack's own evidence. `evaluate` is what judges them."""
         victim = wrap(model, x)
+        x, _ = check_pixels(x, "images")
         calibration = lambda: (x[:0], y[:0])  # noqa: E731
         rng = SampleRng(seed, tuple(range(len(x))))
         return self.attack.prepare(victim, calibration, rng=rng.child("prepare"))(victim, x, y, rng=rng)

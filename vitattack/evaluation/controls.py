@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from vitattack import spec
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.referee import masking_verdict, referee
 from vitattack.evaluation.result import Evaluation
+from vitattack.syntax import Call, parse
 
 
 def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
@@ -28,6 +31,16 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
         raise UsageError(f"'{path}' holds no scales per layer: write [[0.5, 0.3]], a list per set") from None
 
 
+def require_aas(texts: Sequence[str]) -> None:
+    """Before anything runs: controls need something to control."""
+    if not any(
+        call.name in ATTACKS and ATTACKS[call.name].needs_attention
+        for call in map(parse, texts)
+        if isinstance(call, Call)
+    ):
+        raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
+
+
 def control_texts(evaluation: Evaluation) -> tuple[str, ...]:
     """The control runs of every AAS run of an evaluation, at its compute: what else could have bought the same."""
     texts: list[str] = []
@@ -43,8 +56,6 @@ def control_texts(evaluation: Evaluation) -> tuple[str, ...]:
         again = max(2, round(spent / price))
         texts += [inner, result.job.attack, f"restarts({again}, {inner})"]
         texts += [f"random_scales({inner})", f"scale_search({inner})", f"fp64({inner})"]
-    if not texts:
-        raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
     return tuple(dict.fromkeys(spec.canonical(text) for text in texts))
 
 

@@ -17,12 +17,11 @@ class Passes:
         self.forwards = 0
         self.backwards = 0
 
-    def _forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        logits = output if isinstance(output, Tensor) else getattr(output, "logits", output)
+    def _forward(self, module: nn.Module, args: Any, output: Tensor) -> None:
         rows = len(args[0])
         self.forwards += rows
-        if isinstance(logits, Tensor) and logits.requires_grad:
-            logits.register_hook(lambda grad: self._backward(rows))  # type: ignore[no-untyped-call]
+        if output.requires_grad:
+            output.register_hook(lambda grad: self._backward(rows))  # type: ignore[no-untyped-call]
 
     def _backward(self, rows: int) -> None:
         self.backwards += rows

@@ -18,6 +18,7 @@ class Job:
     data: str
     weights: str
     pixels: str
+    calibration: str = ""  # text and digest of the images an attack learns from, where it does
     seed: int = 0
     batch_size: int = 64
     precision: str = "fp32"

@@ -54,7 +54,7 @@ def judge(
         success = finite & (first != y[attacked])
         doubtful = success | (claimed & finite)
         if bool(doubtful.any()):
-            second[doubtful] = _again(victim, crafted.x_adv[doubtful], batch=number)
+            second[doubtful] = _again(victim, crafted.x_adv[doubtful], batch=int(allowed.sum()))
             spent += doubtful.long()
     confirmed = success & (second >= 0) & (second != y[attacked])
     fragile = doubtful & ~confirmed

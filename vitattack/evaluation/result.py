@@ -95,8 +95,13 @@ class Evaluation:
         return self.results[0].job
 
     @property
+    def finished(self) -> bool:
+        """False after a shard that others have to complete: there is nothing to show yet."""
+        return bool(self.results)
+
+    @property
     def n(self) -> int:
-        return self.results[0].n
+        return self.results[0].n if self.results else 0
 
     @property
     def clean(self) -> Accuracy:

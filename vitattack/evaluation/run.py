@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
 from vitattack.data import DataSet
 from vitattack.errors import UsageError, VitattackError
-from vitattack.evaluation.cost import counting, share
+from vitattack.evaluation.cost import Passes, counting, share
 from vitattack.evaluation.doubts import Doubts, first_look
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.judge import clean_predictions, judge
@@ -68,13 +68,14 @@ def run(
     out: Path,
     *,
     shard: tuple[int, int] = (0, 1),
+    fresh: bool = False,
     watch: Watch = lambda records, total: None,
     expected_clean: Any = None,
     model_record: dict[str, Any] | None = None,
 ) -> Result | None:
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
     device = victim.mean.device
-    with Sink(out, job, list(data.cut(job.batch_size)), shard) as sink:
+    with Sink(out, job, list(data.cut(job.batch_size)), shard, fresh=fresh) as sink:
         watch(sink.records, sink.total)
         if sink.todo:
             attack = _prepared(attack, victim, calibration, job, sink)
@@ -83,7 +84,7 @@ def run(
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)
-            doubts = first_look(victim, x) if number == 0 else []
+            doubts = first_look(victim, x[:8]) if number == 0 else []
             backoffs = batches.backoffs
             records = batches.records(rows, x, y)
             sink.write(records)
@@ -139,6 +140,8 @@ def _prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job
 
 def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
     x, y = data.read(rows)
+    if x.shape[1] != victim.channels:
+        raise UsageError(f"images of '{data.text}' have {x.shape[1]} channels, '{victim.name}' takes {victim.channels}")
     if x.shape[-2:] != (victim.input_size, victim.input_size):
         raise UsageError(
             f"images are {x.shape[-2]} x {x.shape[-1]} px, '{victim.name}' takes {victim.input_size}: "
@@ -184,25 +187,53 @@ class _Batches:
     def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[SampleRecord]:
         clean = clean_predictions(self.victim, x)
         attacked = clean == y
-        rng = SampleRng(self.job.seed, tuple(rows))[attacked]
-        crafted = Crafted(x[attacked], blank_evidence(x[attacked]))
-        with counting(self.victim) as passes:
-            if len(rng):
-                crafted = self.attack(self.victim, x[attacked], y[attacked], rng=rng)
+        rng = SampleRng(self.job.seed, tuple(rows))
         aside = getattr(self.attack, "aside", None)
         others: dict[str, Tensor] = {}
         if aside is not None and not bool(attacked.all()):
-            with counting(self.victim) as more:
-                stream = SampleRng(self.job.seed, tuple(rows))[~attacked]
-                others = aside(self.victim, x[~attacked], y[~attacked], rng=stream)
-            for name, total in (("forwards", more.forwards), ("backwards", more.backwards)):
-                blank = torch.zeros(int((~attacked).sum()), dtype=torch.long, device=x.device)
-                others[name] = share(total, others.get(name, blank))
-        forwards, backwards = (
-            share(total, crafted.evidence.get(name, torch.zeros(len(rng), dtype=torch.long, device=x.device)))
-            for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards))
+            with counting(self.victim) as passes:
+                others = aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
+            others |= _shared(passes, others, len(rng[~attacked]), x)
+        records = self._attacked(rows, x, y, clean, rng, others)
+        # A success that hangs on rounding keeps its sample under attack: once more, with other noise.
+        loose = torch.tensor([record.fragile for record in records], device=x.device)
+        if bool(loose.any()):
+            kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
+            second = self._attacked(kept, x[loose], y[loose], clean[loose], rng[loose].child("again"), {})
+            by_row = {record.index: record for record in second}
+            records = [_firmer(record, by_row.get(record.index)) for record in records]
+        return records
+
+    def _attacked(
+        self, rows: Sequence[int], x: Tensor, y: Tensor, clean: Tensor, rng: SampleRng, others: dict[str, Tensor]
+    ) -> list[SampleRecord]:
+        attacked = clean == y
+        crafted = Crafted(x[attacked], blank_evidence(x[attacked]))
+        with counting(self.victim) as passes:
+            if bool(attacked.any()):
+                crafted = self.attack(self.victim, x[attacked], y[attacked], rng=rng[attacked])
+        spent = _shared(passes, crafted.evidence, int(attacked.sum()), x)
+        return judge(
+            self.victim, self.threat, rows, x, y, clean, crafted, spent["forwards"], spent["backwards"], others
         )
-        return judge(self.victim, self.threat, rows, x, y, clean, crafted, forwards, backwards, others)
+
+
+def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> dict[str, Tensor]:
+    """The counted passes per sample, after what the attack says of them."""
+    blank = torch.zeros(n, dtype=torch.long, device=x.device)
+    return {
+        name: share(total, claims.get(name, blank))
+        for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards))
+    }
+
+
+def _firmer(first: SampleRecord, again: SampleRecord | None) -> SampleRecord:
+    """The second try where it settled the matter, at the price of both."""
+    if again is None:
+        return first
+    forwards, backwards = first.forwards + again.forwards - 1, first.backwards + again.backwards
+    chosen = again if again.status == "fooled" else first
+    return replace(chosen, forwards=forwards, backwards=backwards)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -83,5 +83,8 @@ def mcnemar(first: Sequence[SampleRecord], second: Sequence[SampleRecord]) -> Pa
     pairs = [(r.status == "robust", other[r.index]) for r in first if r.index in other]
     a, b = sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
     discordant = a + b
-    tail = sum(math.comb(discordant, k) for k in range(min(a, b) + 1)) / 2**discordant
-    return Paired(a, b, len(pairs), min(1.0, 2 * tail))
+    ways, term = 0, 1  # term runs through the binomial coefficients; exact, since integers do not round
+    for k in range(min(a, b) + 1):
+        ways += term
+        term = term * (discordant - k) // (k + 1)
+    return Paired(a, b, len(pairs), min(1.0, 2 * ways / 2**discordant))

@@ -51,7 +51,8 @@ def dump(content: Any) -> str:
 
 def finished(root: Path, job: Job) -> dict[str, Any] | None:
     """The result of a job that is complete, if it is in the store."""
-    return read_json(root / job.folder / "result.json")
+    content = read_json(root / job.folder / "result.json")
+    return content if content and {"seconds", "doubts", "provenance"} <= content.keys() else None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -66,12 +67,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 class Sink:
     """The open record file of one shard of a job; a lock keeps a second process out."""
 
-    def __init__(self, root: Path, job: Job, batches: Batches, shard: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self, root: Path, job: Job, batches: Batches, shard: tuple[int, int] = (0, 1), *, fresh: bool = False
+    ) -> None:
         self.folder = root / job.folder
         self._all = list(batches)
-        first, last = (round(len(self._all) * k / shard[1]) for k in (shard[0], shard[0] + 1))
-        self._mine = self._all[first:last]
         self._shard = shard
+        self._mine = self._part(shard[0])
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._path = self._file_of(shard[0])
@@ -80,16 +82,33 @@ class Sink:
             raise _cannot_write(self.folder, error) from error
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._stream.close()
             raise UsageError(f"another process is writing {self._path}: wait for it, or give another --out") from None
         try:
             if not (self.folder / "job.json").exists():
                 write_atomically(self.folder / "job.json", dump({"schema": 1, "key": job.key, **asdict(job)}))
+            if fresh:
+                self._forget_everything()
             self.records = self._recover()
         except BaseException:
             self._stream.close()
             raise
+
+    def _part(self, number: int) -> list[tuple[int, ...]]:
+        """The batches of a shard: a contiguous run of them."""
+        first, last = (round(len(self._all) * k / self._shard[1]) for k in (number, number + 1))
+        return self._all[first:last]
+
+    def _forget_everything(self) -> None:
+        """Under the lock, and only what is this shard's own: another process may be writing beside it."""
+        self._stream.truncate(0)
+        for name in (self._events, "result.json", *(["learned.json"] if self._shard[1] == 1 else [])):
+            (self.folder / name).unlink(missing_ok=True)
+
+    @property
+    def _events(self) -> str:
+        return self._path.name.replace("samples", "events", 1)
 
     def _file_of(self, number: int) -> Path:
         count = self._shard[1]
@@ -128,28 +147,28 @@ class Sink:
             raise _cannot_write(self._path, error) from error
         self.records.extend(records)
 
-    def note(self, event: dict[str, Any]) -> None:
-        """What a batch cost besides its records: not part of them, since it differs from run to run."""
-        with (self.folder / "events.jsonl").open("a") as stream:
-            stream.write(json.dumps(event) + "\n")
-
-    def events(self) -> list[dict[str, Any]]:
-        """The notes of all sessions and shards of this job; a torn last line is skipped."""
-        try:
-            lines = (self.folder / "events.jsonl").read_text().splitlines()
-        except OSError:
-            return []
-        found = []
-        for line in lines:
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
-
     def _forget(self, end: int) -> None:
         with suppress(OSError):  # the next opening cuts the torn batch off
             self._stream.truncate(end)
+
+    def note(self, event: dict[str, Any]) -> None:
+        """What a batch cost besides its records: not part of them, since it differs from run to run."""
+        path = self.folder / self._events
+        try:
+            with path.open("a") as stream:
+                stream.write(json.dumps(event) + "\n")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    def events(self) -> list[dict[str, Any]]:
+        """The notes of all sessions and shards of this job; a torn last line is skipped."""
+        files = [self._file_of(number).name.replace("samples", "events", 1) for number in range(self._shard[1])]
+        found = []
+        for path in (self.folder / name for name in files):
+            for line in path.read_text().splitlines() if path.exists() else ():
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
 
     def learned(self) -> dict[str, Any] | None:
         """What the attack learned before its first batch, in this session or another."""
@@ -164,9 +183,9 @@ class Sink:
             return self.records
         everything: list[SampleRecord] = []
         for number in range(self._shard[1]):
-            first, last = (round(len(self._all) * k / self._shard[1]) for k in (number, number + 1))
-            records, _ = whole_batches(self._file_of(number), self._all[first:last])
-            if len(records) < sum(map(len, self._all[first:last])):
+            part = self._part(number)
+            records, _ = whole_batches(self._file_of(number), part)
+            if len(records) < sum(map(len, part)):
                 return None
             everything.extend(records)
         write_atomically(self.folder / "samples.jsonl", "".join(r.line() + "\n" for r in everything))

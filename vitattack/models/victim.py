@@ -33,6 +33,7 @@ class Victim(nn.Module):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         transform: str = "none",
+        channels: int = 3,
     ) -> None:
         super().__init__()
         self.model = model
@@ -40,33 +41,56 @@ class Victim(nn.Module):
         self.num_classes = num_classes
         self.input_size = input_size
         self.transform = transform
+        self.channels = channels
         self.normalises = mean is not None
         self.register_buffer("mean", torch.tensor(mean or (0.0,)).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std or (1.0,)).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.model((x - self.mean) / self.std if self.normalises else x)
-        logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
-        if not isinstance(logits, Tensor):
-            raise UsageError(f"model '{self.name}' returns {type(out).__name__}, not a tensor of logits: wrap it")
-        return logits
+        return _logits(self.model((x - self.mean) / self.std if self.normalises else x), self.name)
 
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         """Logits of the plain model at x: here the logits just computed, for free."""
         return logits
 
 
+def _logits(out: object, name: str) -> Tensor:
+    """The tensor itself, or the `logits` of an output object as Hugging Face models give them."""
+    logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise UsageError(f"model '{name}' returns {type(out).__name__}, not a tensor of logits: wrap it")
+    return logits
+
+
 def wrap(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
     """Any module as a victim; one image of `x` tells the number of classes."""
     if isinstance(module, Victim):
         return module
+    called = name or type(module).__name__
+    check_floats(module)
     with frozen(module), torch.no_grad():
-        out = module(x[:1])
-    logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(out).__name__
-        raise UsageError(f"the model returns {shape} for one image, not (1, classes): wrap it so that it gives logits")
-    return Victim(module, name=name or type(module).__name__, num_classes=logits.shape[1], input_size=x.shape[-1])
+        logits = _logits(module(x[:1]), called)
+    if logits.dim() != 2:
+        raise UsageError(
+            f"the model returns {tuple(logits.shape)} for one image, not (1, classes): wrap it so that it gives logits"
+        )
+    return Victim(module, name=called, num_classes=logits.shape[1], input_size=x.shape[-1], channels=x.shape[1])
+
+
+def check_floats(module: nn.Module) -> None:
+    """Verdicts are those of the fp32 model: another precision is another model."""
+    for parameter in module.parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise UsageError(
+                f"the model has {kind} weights, and verdicts are those of the fp32 model: call .float() first"
+            )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 @contextmanager
@@ -92,9 +116,17 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 
 def digest(module: nn.Module, *, parameters: bool = True) -> str:
-    """sha256 of the state by name, dtype, shape and bytes; `parameters=False` for the buffers alone."""
+    """sha256 of what the model computes with; `parameters=False` for the buffers alone.
+
+    Tensors go in by name, dtype, shape and bytes, and so do the plain settings of every module (heads, activation): two
+    models with equal weights may be different functions.
+    """
     named = list(module.named_buffers()) + (list(module.named_parameters()) if parameters else [])
     hasher = hashlib.sha256()
+    if parameters:
+        for name, part in module.named_modules():
+            plain = {key: value for key, value in vars(part).items() if key != "training" and _is_plain(value)}
+            hasher.update(f"{name}|{type(part).__qualname__}|{sorted(plain.items())!r}".encode())
     for name, tensor in sorted(named, key=lambda item: item[0]):
         data = tensor.detach().cpu().contiguous()
         hasher.update(f"{name}|{data.dtype}|{tuple(data.shape)}".encode())

@@ -38,9 +38,13 @@ def read_state(
     nested = [key for key, value in content.items() if isinstance(value, dict)]
     if nested and not any(isinstance(value, Tensor) for value in content.values()):
         raise UsageError(f"'{path.name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
-    strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise UsageError(f"'{path.name}' holds '{strange[0]}', which is no tensor: save model.state_dict() alone")
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise UsageError(f"'{path.name}' holds '{key}', which is no named tensor: save model.state_dict() alone")
+        if value.layout != torch.strided or value.is_complex() or value.is_quantized:
+            raise UsageError(
+                f"'{path.name}' holds {key} in a special form ({value.dtype}, {value.layout}): save dense tensors"
+            )
     if strip_prefix:
         return {name.removeprefix(strip_prefix): tensor for name, tensor in content.items()}
     return dict(content)
@@ -68,7 +72,7 @@ def _parse(path: Path) -> dict[str, Any]:
                 "re-save model.state_dict() alone, best as safetensors"
             ) from error
         raise UsageError(f"'{path.name}' is not a readable checkpoint ({_looks_like(path)}): {fix}") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:  # torch's parser fails on broken files in a dozen ways
         raise UsageError(f"'{path.name}' is not a readable checkpoint ({_first_line(error)}): {fix}") from error
     if not isinstance(content, dict):
         raise UsageError(f"'{path.name}' holds a {type(content).__name__}, not named tensors: save model.state_dict()")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vitattack._assets import EMBEDDED
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.errors import UsageError
 from vitattack.models.catalogue import Entry, entries
 from vitattack.models.small import SMALL
@@ -34,7 +35,6 @@ class FileOptions:
     arch: str | None = None
     arch_kwargs: dict[str, Any] = field(default_factory=dict)
     normalize: str | None = None
-    transform: str = "none"
     weights_key: str | None = None
     strip_prefix: str | None = None
 
@@ -51,12 +51,17 @@ class Loaded:
 def load(text: str, device: torch.device, options: FileOptions = FileOptions()) -> Loaded:
     """The victim a text names: on the device, in fp32, eval mode, probed with one forward pass."""
     known = entries()
+    given = [f.name for f in fields(options) if getattr(options, f.name) != getattr(FileOptions(), f.name)]
+    if given and (text in known or text.startswith(("timm:", "hf-hub:"))):
+        raise UsageError(f"--{given[0].replace('_', '-')} describes a checkpoint file, '{text}' is none: drop it")
     if text in known:
         loaded = _from_entry(known[text])
     elif text.startswith(("timm:", "hf-hub:")):
         loaded = _from_timm(text)
-    elif text.endswith(SUFFIXES) or "/" in text or Path(text).exists():
+    elif text.endswith(SUFFIXES) or "/" in text or _is_file(text):
         loaded = _from_file(Path(text), options)
+    elif text in ATTACKS:
+        raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
     else:
         raise UsageError(
             did_you_mean("model", text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"])
@@ -76,8 +81,18 @@ def build(arch: str, kwargs: dict[str, Any]) -> nn.Module:
         if not timm.is_model(arch):
             raise UsageError(did_you_mean("architecture", arch, [*timm.list_models(), *(f"small:{n}" for n in SMALL)]))
         return timm.create_model(arch, pretrained=False, **kwargs)
-    except TypeError as error:
-        raise UsageError(f"architecture {arch} does not take these --arch-kwargs: {error}") from error
+    except UsageError:
+        raise
+    except Exception as error:  # architectures check their settings by whatever breaks first
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"architecture {arch} does not take these --arch-kwargs: {reason}") from error
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # a name too long
+        return False
 
 
 def _from_entry(entry: Entry) -> Loaded:
@@ -102,7 +117,8 @@ def _from_entry(entry: Entry) -> Loaded:
         num_classes=entry.num_classes,
         input_size=entry.input,
         transform=entry.transform,
-        **(entry.normalize or {}),
+        mean=entry.normalize["mean"] if entry.normalize else None,
+        std=entry.normalize["std"] if entry.normalize else None,
     )
     return Loaded(victim, entry, {"source": "zoo", "arch": entry.arch, "licence": entry.licence})
 
@@ -143,8 +159,8 @@ def _from_timm(text: str) -> Loaded:
 
 
 def _from_file(path: Path, options: FileOptions) -> Loaded:
-    if not path.is_file():
-        raise UsageError(f"weights file '{path}' does not exist: check the path, or name a model of the zoo")
+    if not _is_file(str(path)):
+        raise UsageError(f"weights file '{str(path)[:80]}' does not exist: check the path, or name a model of the zoo")
     if options.arch is None:
         raise UsageError(f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224")
     if options.normalize is None:
@@ -162,9 +178,14 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
         input_size=_input_of(model, options),
         mean=mean,
         std=std,
-        transform=options.transform,
     )
-    return Loaded(victim, None, {"source": "file", "arch": options.arch, "normalize": options.normalize})
+    record = {
+        "source": "file",
+        "arch": options.arch,
+        "arch_kwargs": options.arch_kwargs,
+        "normalize": options.normalize,
+    }
+    return Loaded(victim, None, record)
 
 
 def _normaliser(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -174,7 +195,7 @@ def _normaliser(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None
         mean, std = (tuple(float(v) for v in part.split(",")) for part in text.split("/"))
     except ValueError:
         mean, std = (), ()
-    if len(mean) not in (1, 3) or len(std) != len(mean) or min(std) <= 0:
+    if len(mean) not in (1, 3) or len(std) != len(mean) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
         raise UsageError(
             f"normalize '{text}' is not understood: write {'|'.join(NORMALISERS)} or 0.5,0.5,0.5/0.5,0.5,0.5"
         )

@@ -13,16 +13,11 @@ from torch import Tensor, nn
 from vitattack import spec
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
-from vitattack.attacks.starts import STARTS, Start
-from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
-from vitattack.losses import LOSSES, AnyLoss
 from vitattack.models.victim import Victim
 from vitattack.report.table import Table
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
-
-_WORDS: dict[Any, Any] = {Attack: ATTACKS, AnyLoss: LOSSES, Start: STARTS, StepRule: RULES, Schedule: SCHEDULES}
 
 
 class _Stubborn(nn.Module):
@@ -71,15 +66,15 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
 
 
 def _default(value: Any) -> str:
-    for registry in (LOSSES, RULES, STARTS, SCHEDULES):
-        for name in registry:
+    for kind, registry in spec.KINDS.items():
+        for name in registry if kind is not Attack else ():
             if type(value) is registry[name]:
                 return name
     return "see below" if value is None else str(value)
 
 
 def _may_be(hint: Any) -> str:
-    for kind, registry in _WORDS.items():
+    for kind, registry in spec.KINDS.items():
         if hint is kind or set(typing.get_args(kind)) & set(typing.get_args(hint)) or kind in typing.get_args(hint):
             return f"{registry.kind}: {', '.join(registry)}"
     if typing.get_origin(hint) is typing.Literal:

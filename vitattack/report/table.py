@@ -48,7 +48,9 @@ class Table:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows(self.rows)
-        return stream.getvalue()
+        # Comment lines: a number should not travel without its n and its doubts.
+        comments = [f"# {' '.join(line.split())}\n" for line in (self.title, *self.notes)]
+        return stream.getvalue() + "".join(comments)
 
     def latex(self) -> str:
         """booktabs; the notes go into the caption, a number should not travel without its doubts."""
