@@ -25,6 +25,7 @@ Examples:
   vitattack diagnose-softmax                                     tiny-vit on the embedded images
   vitattack diagnose-softmax tiny-vit-standard --limit 200 --plot gaps.pdf
   vitattack diagnose-softmax timm:xcit_nano_12_p8_224.fb_in1k --data folder:imagenet/val --limit 100
+  vitattack diagnose-softmax tiny-vit --scales runs/.../learned.json --plot before-and-after.png
   vitattack diagnose-softmax tiny-vit --json | jq '.layers[] | {name, verdict}'
 \b
 saturated: more than 1 % of the rows have a gap above 16.6, where fp32 rounds the largest weight to 1.
@@ -34,8 +35,11 @@ underflow: more than 0.1 % have one above 87.3, where the other weights leave th
 @click.argument("model", default="tiny-vit")
 @option("--gradient-images", type=click.IntRange(1), default=64, help="Images whose gradients are compared with fp64.")
 @option("--plot", type=click.Path(dir_okay=False), help="Gap histograms per block: FILE.png, .svg or .pdf.")
+@option("--scales", type=click.Path(dir_okay=False), help="Look again under these attention scales (learned.json).")
 @together(data_options, file_options, machine_options, output_options)
-def command(model: str, plot: str | None, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
+def command(
+    model: str, plot: str | None, scales: str | None, as_json: bool, form: str, quiet: bool, **given: Any
+) -> None:
     """Say per block and head whether the attention softmax of MODEL saturates or underflows.
 
     Gaps are those between the two highest scores of a row, from fp64 products of the q and k of the fp32 forward.
@@ -52,6 +56,12 @@ def command(model: str, plot: str | None, as_json: bool, form: str, quiet: bool,
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     with counting("diagnose-softmax", quiet) as watch:
         found = diagnose(model, data, options=options, watch=watch, **given)
+    after = None
+    if scales is not None:
+        with counting("under the scales", quiet) as watch:
+            after = diagnose(model, data, options=options, watch=watch, scales=scales, **given)
     if plot is not None:
-        report.plot(found, plot)
-    show(report.numbers(found) if form == "csv" else report.table(found), found.json(), "json" if as_json else form)
+        report.plot(found, plot, after)
+    content = {**found.json(), **({"after": after.json()} if after else {})}
+    shape = report.numbers if form == "csv" else report.table
+    show([shape(d) for d in (found, after) if d is not None], content, "json" if as_json else form)

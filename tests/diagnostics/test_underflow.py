@@ -378,6 +378,19 @@ def test_figures_before_and_after(suffix: str, tmp_path: Path) -> None:
     assert (tmp_path / f"gaps.{suffix}").stat().st_size > 5000
 
 
+def test_scales_from_a_file_are_looked_at_beside_the_plain_model(tmp_path: Path) -> None:
+    (tmp_path / "scales.json").write_text("[[0.01, 0.01, 0.01, 0.01, 0.01, 0.01]]")
+    words = ["tiny-vit", "--limit", "4", "--gradient-images", "2", "--threads", "1", "--quiet", "--json"]
+    done = CliRunner().invoke(cli, [*words, "--scales", str(tmp_path / "scales.json")])
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.stdout)
+    for before, after in zip(content["layers"], content["after"]["layers"], strict=True):
+        # scaled scores change what later blocks see, the first block sees the same images
+        if before["layer"] == 0:
+            assert after["gap_median"] == pytest.approx(before["gap_median"] / 100, rel=1e-3)
+        assert after["gap_max"] < before["gap_max"] / 10
+
+
 def test_bars_show_everything_that_is_not_empty() -> None:
     assert report.bars([0] * 64) == " " * 8
     assert report.bars([1, *[0] * 63])[0] == "█"

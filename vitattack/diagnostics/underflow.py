@@ -15,6 +15,7 @@ from vitattack.diagnostics.gradients import GradientPanel
 from vitattack.diagnostics.rows import RowStatistics
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores
+from vitattack.evaluation.controls import read_scales
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.run import numerics, read_batch
@@ -22,6 +23,7 @@ from vitattack.models import zoo
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionLayer, AttentionMap
 from vitattack.models.probing import attention_layers
+from vitattack.models.rescaled import Rescaled
 from vitattack.models.victim import Victim, check_floats, digest, frozen, wrap
 
 Verdict = Literal["ok", "saturated", "underflow"]
@@ -122,6 +124,7 @@ def diagnose(
     seed: int = 0,
     threads: int | None = None,
     device: str = "auto",
+    scales: str | Path | None = None,
     options: zoo.FileOptions = zoo.FileOptions(),
     data_dir: str | Path | None = None,
     transform: str | None = None,
@@ -130,7 +133,8 @@ def diagnose(
     """Statistics of every attention row over real images, and the input gradient in fp32, bf16 and fp64.
 
     `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". The gradients are those of the
-    first `gradient_images` images. Memory does not grow with the number of images.
+    first `gradient_images` images. Memory does not grow with the number of images. With `scales`, a file as for an
+    evaluation, the victim is seen under the first set of them.
     """
     if batch_size < 1 or gradient_images < 1:
         raise UsageError("batch_size and gradient_images count images: use at least 1")
@@ -145,6 +149,11 @@ def diagnose(
             check_floats(model)
             samples = open_data(data, limit, folder, transform or "none")
             victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
+        if scales is not None:
+            factors = torch.tensor(read_scales(Path(scales))[0], device=place)
+            victim = wrap(
+                Rescaled(victim, factors), samples.read(samples.rows[:1])[0].to(place), f"{victim.name} rescaled"
+            )
         with frozen(victim):
             statistics, panel, layers = _gather(victim, samples, place, gradient_images, batch_size, seed, watch)
     blocks = tuple(

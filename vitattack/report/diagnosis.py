@@ -150,8 +150,10 @@ def labels(blocks: Sequence[Block]) -> list[str]:
         names = [block.layer.name for block in blocks]
     if len(set(names)) < len(names):
         names = [f"{name} #{block.layer.number}" for name, block in zip(names, blocks, strict=True)]
-    start = "model." if all(name.startswith("model.") for name in names) else ""
-    return [name.removeprefix(start) for name in names]
+    for wrapper in ("model.", "victim.", "model."):  # ours: a victim, and a view of one
+        if all(name.startswith(wrapper) for name in names):
+            names = [name.removeprefix(wrapper) for name in names]
+    return names
 
 
 def _gap(value: float) -> str:
