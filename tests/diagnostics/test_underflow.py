@@ -380,7 +380,18 @@ def test_figures_before_and_after(suffix: str, tmp_path: Path) -> None:
 
 def test_scales_from_a_file_are_looked_at_beside_the_plain_model(tmp_path: Path) -> None:
     (tmp_path / "scales.json").write_text("[[0.01, 0.01, 0.01, 0.01, 0.01, 0.01]]")
-    words = ["tiny-vit", "--limit", "4", "--gradient-images", "2", "--threads", "1", "--quiet", "--json"]
+    words = [
+        "diagnose-softmax",
+        "tiny-vit",
+        "--limit",
+        "4",
+        "--gradient-images",
+        "2",
+        "--threads",
+        "1",
+        "--quiet",
+        "--json",
+    ]
     done = CliRunner().invoke(cli, [*words, "--scales", str(tmp_path / "scales.json")])
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)
