@@ -80,10 +80,14 @@ def toy_images() -> tuple[Tensor, Tensor]:
         return x, tiny_vit()(x).argmax(1)
 
 
+# Read once: the commands under test must not find it in their environment.
+CIFAR10 = os.environ.get("VITATTACK_DATA_DIR")
+
+
 @pytest.fixture
 def cifar10_dir() -> Path:
     """All of CIFAR-10 in the hub's layout, where the machine has it."""
-    folder = os.environ.get("VITATTACK_DATA_DIR")
+    folder = CIFAR10
     if not folder:
         pytest.skip("VITATTACK_DATA_DIR names no folder with the hub's CIFAR-10 files")
     return Path(folder)
@@ -93,5 +97,5 @@ def cifar10_dir() -> Path:
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Options set in the developer's shell must not reach the commands under test."""
     for name in os.environ:
-        if name.startswith("VITATTACK_") and name != "VITATTACK_DATA_DIR":
+        if name.startswith("VITATTACK_"):
             monkeypatch.delenv(name)

@@ -1,0 +1,59 @@
+"""Uniform attention scales, counted on the scaled model and on the plain one: why the referee looks twice.
+
+    python benchmarks/aas_counting.py [--model tiny-vit] [--limit 200] [--threads 1]
+
+Also prints how far Algorithm 1's ten raw steps move its scales from where the noise put them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import torch
+
+import vitattack
+from vitattack.attacks.search import LITERAL, Climb
+from vitattack.data import load
+from vitattack.evaluation.referee import referee
+from vitattack.models import zoo
+from vitattack.models.probing import attention_layers
+from vitattack.rng import SampleRng
+
+FACTORS = (1.0, 0.5, 0.1, 0.01, 10.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny-vit")
+    parser.add_argument("--limit", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+
+    victim = zoo.load(args.model, torch.device("cpu")).victim
+    data = load("cifar10-calib")
+    x, y = data.read(data.rows)
+    layers = attention_layers(victim, x)
+    print("| search | mean gradient of its distance | largest move of a scale from its noise |\n| --- | --: | --: |")
+    for name, search in (("Algorithm 1 (lpips, raw)", LITERAL), ("aas (unit, Adam)", Climb(restarts=1))):
+        (found,) = search(victim, layers, x, y, rng=SampleRng(0, (0,)))
+        (noise,) = replace(search, steps=0)(victim, layers, x, y, rng=SampleRng(0, (0,)))
+        print(f"| {name} | {found.gradient:.2g} | {float((found.scales - noise.scales).abs().max()):.2g} |")
+
+    print("\n| scale | clean, scaled | RA counted on scaled | same examples on plain | RA of both together, plain |")
+    print("| --- | --: | --: | --: | --: |")
+    texts = [f"scale({factor:g}, pgd)" for factor in FACTORS]
+    settings = {"limit": args.limit, "threads": args.threads}
+    for factor, result in zip(FACTORS, vitattack.evaluate(args.model, texts, **settings).results):
+        found = referee(result)
+        assert found is not None
+        shown = (found.clean_scaled, found.scaled_protocol, found.scaled_examples, found.union)
+        print(f"| {factor:g} | " + " | ".join(f"{100 * a.accuracy:.1f}" for a in shown if a is not None) + " |")
+    for text in ("pgd(loss=margin)", "restarts(2, pgd)"):
+        worst = vitattack.evaluate(args.model, text, **settings).worst_case
+        print(f"\n{text}: RA {worst.accuracy:.1%}")
+
+
+if __name__ == "__main__":
+    main()
