@@ -58,6 +58,14 @@ def test_mcnemar_against_the_enumerated_binomial() -> None:
     assert stats.mcnemar(records("rrf"), records("rrf")).p_value == 1.0
 
 
+def test_shares_differ_beyond_chance() -> None:
+    # 3.29 standard errors of 0.5 against 0.5 at n = 100 each are 0.2327
+    assert not stats.differ(stats.share(61, 100), stats.share(39, 100))
+    assert stats.differ(stats.share(63, 100), stats.share(37, 100))
+    assert not stats.differ(stats.share(45, 50), stats.share(7546, 10_000))  # what 50 easy images may do
+    assert stats.differ(stats.share(50, 1000), stats.share(7546, 10_000))
+
+
 def test_empty_and_extreme_shares() -> None:
     assert stats.wilson(0, 0) == (0.0, 1.0)
     assert stats.wilson(5, 5)[1] == 1.0

@@ -69,7 +69,7 @@ class Doubts:
         if self.expected_clean is None:
             return
         found, expected = stats.clean_accuracy(self.records), self.expected_clean
-        if found.high < expected.low or found.low > expected.high:
+        if stats.differ(found, expected):
             yield (
                 f"clean accuracy {found.accuracy:.1%} does not fit the {expected.accuracy:.1%} its entry reports: "
                 "check weights, normalisation and transform"

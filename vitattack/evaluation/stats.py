@@ -41,6 +41,13 @@ def share(correct: int, n: int, least: int | None = None, most: int | None = Non
     return Accuracy(correct / n if n else 0.0, low, high, correct, n)
 
 
+def differ(one: Accuracy, two: Accuracy) -> bool:
+    """Whether two shares of independent samples differ by more than chance allows once in a thousand times."""
+    pooled = (one.correct + two.correct) / max(1, one.n + two.n)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / max(1, one.n) + 1 / max(1, two.n)))
+    return abs(one.accuracy - two.accuracy) > 3.29 * error
+
+
 def clean_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
     return share(sum(r.clean == r.label for r in records), len(records))
 
