@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import torch
-import torch.nn.functional as F
-from measure import conditions, interleaved, median, small32, tiny224
+from measure import conditions, interleaved, median, raw_steps, small32, tiny224
 from torch import Tensor
 
 from vitattack.attacks.gradient import Gradient
-from vitattack.models.victim import Victim, frozen
+from vitattack.models.victim import Victim
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
@@ -35,16 +35,6 @@ def run(victim: Victim, x: Tensor, y: Tensor, steps: int) -> Callable[[], object
     return call
 
 
-def raw(victim: Victim, x: Tensor, y: Tensor) -> Callable[[], object]:
-    def call() -> None:
-        with frozen(victim):
-            for _ in range(RAW_STEPS):
-                leaf = x.detach().requires_grad_()
-                torch.autograd.grad(F.cross_entropy(victim(leaf), y, reduction="sum"), leaf)
-
-    return call
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -56,7 +46,11 @@ def main() -> None:
         x = torch.rand(batch, 3, victim.input_size, victim.input_size, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             y = victim(x).argmax(1)
-        ways = {"20 steps": run(victim, x, y, 20), "40 steps": run(victim, x, y, 40), "raw": raw(victim, x, y)}
+        ways = {
+            "20 steps": run(victim, x, y, 20),
+            "40 steps": run(victim, x, y, 40),
+            "raw": partial(raw_steps, victim, victim, x, y, RAW_STEPS),
+        }
         seconds = interleaved(ways, args.rounds)
         # a round's own difference and its own raw time: slow drifts of the machine cancel
         taxes = [

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 
 import timm
 import torch
+import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
 
-from vitattack.models.victim import Victim
+from vitattack.models.victim import Victim, frozen
 
 
 def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -43,6 +45,14 @@ def tiny224() -> Victim:
     torch.manual_seed(0)
     model = timm.create_model("vit_tiny_patch16_224", pretrained=False)
     return Victim(model, name="tiny224", num_classes=1000, input_size=224).eval()
+
+
+def raw_steps(module: nn.Module, victim: Victim, x: Tensor, y: Tensor, count: int = 1) -> None:
+    """Forwards of the module, each with the gradient of its input and nothing else; the victim's parameters frozen."""
+    with frozen(victim):
+        for _ in range(count):
+            leaf = x.detach().requires_grad_()
+            torch.autograd.grad(F.cross_entropy(module(leaf), y, reduction="sum"), leaf)
 
 
 def conditions(threads: int) -> str:

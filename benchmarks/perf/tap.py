@@ -13,14 +13,11 @@ import argparse
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from measure import conditions, interleaved, median, tiny224
-from torch import nn
+from measure import conditions, interleaved, median, raw_steps, tiny224
 
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.probing import attention_layers
 from vitattack.models.rescaled import Rescaled
-from vitattack.models.victim import frozen
 
 BATCH = 8
 
@@ -51,20 +48,12 @@ def main() -> None:
 
         return call
 
-    def step(module: nn.Module) -> Callable[[], None]:
-        def call() -> None:
-            with frozen(victim):
-                leaf = x.detach().requires_grad_()
-                torch.autograd.grad(F.cross_entropy(module(leaf), y, reduction="sum"), leaf)
-
-        return call
-
     ways = {
         "plain forward": plain,
         "observed in fp32": observing(torch.float32),
         "observed in fp64": observing(torch.float64),
-        "plain step": step(victim),
-        "rescaled step": step(view),
+        "plain step": lambda: raw_steps(victim, victim, x, y),
+        "rescaled step": lambda: raw_steps(view, victim, x, y),
     }
     seconds = interleaved(ways, args.rounds)
     print(conditions(args.threads))

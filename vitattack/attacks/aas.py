@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, refuse_nesting
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.search import Candidate, Search
 from vitattack.errors import UsageError
@@ -59,7 +59,10 @@ class AAS:
     found: Found | None = None
     layers: AttentionMap | None = field(default=None, compare=False, repr=False)
 
+    plain_only = True
+
     def __post_init__(self) -> None:
+        refuse_nesting(self.inner)
         if min(self.keep, self.rank_steps, self.calibration) < 1:
             raise UsageError("keep, rank_steps and the number of calibration images start at 1")
 
@@ -140,7 +143,8 @@ class AAS:
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if self.found is None or self.layers is None:
             raise UsageError("the scales have not been searched: call prepare(victim, calibration, rng=...) first")
-        assert isinstance(victim, Victim)
+        if not isinstance(victim, Victim):
+            raise UsageError("attention is scaled on a Victim, not on a view of one: wrap the model first")
         evidence = blank_evidence(x)
         base = self.inner(victim, x, y, rng=rng)
         result = base.x_adv.clone()

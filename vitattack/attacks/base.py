@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.rng import SampleRng
 
@@ -62,6 +63,14 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
 def learns(attack: Attack) -> bool:
     """Whether `prepare` wants calibration images."""
     return bool(getattr(attack, "learns", False))
+
+
+def refuse_nesting(inner: Attack) -> None:
+    """Attacks that look at the plain victim from several sides cannot be looked at through a view themselves."""
+    if getattr(inner, "plain_only", False):
+        raise UsageError(
+            "attacks through views (aas, scale, given, fp64, ...) do not hold each other: name them side by side"
+        )
 
 
 def learned(attack: Attack) -> Any:

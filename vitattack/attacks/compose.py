@@ -40,6 +40,10 @@ class Stages:
         return replace(self, attacks=tuple(a.prepare(victim, calibration, rng=rng) for a in self.attacks))
 
     @property
+    def plain_only(self) -> bool:
+        return any(getattr(attack, "plain_only", False) for attack in self.attacks)
+
+    @property
     def learns(self) -> bool:
         return any(learns(attack) for attack in self.attacks)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, learned, learns, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, learned, learns, recall, refuse_nesting
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import Victim
@@ -22,6 +22,10 @@ class DoublePrecision:
 
     ball: LpBall
     inner: Attack
+    plain_only = True
+
+    def __post_init__(self) -> None:
+        refuse_nesting(self.inner)
 
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> DoublePrecision:
         return replace(self, inner=self.inner.prepare(victim, calibration, rng=rng))
@@ -44,7 +48,7 @@ class DoublePrecision:
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
-            raise UsageError("fp64() holds an attack on the plain model: write aas(fp64(...)) the other way round")
+            raise UsageError("fp64 runs on a Victim, not on a view of one: wrap the model first")
         crafted = self.inner(Double(victim), x.double(), y, rng=rng)
         # The inner attack projected in float64: rounding to float32 may step over the edge by half a unit.
         x_adv = self.ball.project(x, crafted.x_adv.to(x.dtype))
