@@ -17,10 +17,12 @@ Examples:
   vitattack eval                                            tiny-vit, worst(pgd, gama), 1,000 images
   vitattack eval tiny-vit pgd "gama(steps=50)" --limit 200  two attacks and their worst case
   vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
-  vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val --threat linf:4/255
+  vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
+  vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
 A run that was stopped goes on with the same command; a finished one prints its stored table.
+Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DIR; a flag wins.
 """,
 )
 @click.argument("model", default="tiny-vit")
