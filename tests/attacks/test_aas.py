@@ -139,6 +139,8 @@ def test_scales_outside_the_chosen_blocks_are_one(toy: Victim) -> None:
         "preset=full, batches=2, batch=8, restarts=2",
         "objective=lpips, blocks=(0,)",
         "mode=backward_only",
+        "include_logits=True",
+        "include_logits=True, per=head, objective=ce",
         "report=False",
     ],
 )
@@ -345,6 +347,16 @@ def test_models_without_attention_and_bad_scales_get_one_line(toy: Victim, toy_i
         evaluate(tiny_vit(), "aas+pgd", scales=tmp_path / "scales.json", **settings)
     with pytest.raises(UsageError, match="cannot read scales"):
         evaluate(tiny_vit(), "aas+pgd", scales=tmp_path / "nowhere.json", **settings)
+
+
+def test_a_factor_on_the_logits_reaches_the_loss_and_no_verdict(toy: Victim, toy_images: Images) -> None:
+    attack = prepared("given(pgd(steps=1), scales=((1, 1, 0.5),))", toy)
+    view = attack._view(toy, torch.tensor([1.0, 1.0, 0.5]))
+    x, _y = toy_images
+    with torch.no_grad():
+        assert torch.equal(view(x), 0.5 * toy(x)) and torch.equal(view.verdict(x, view(x)), toy(x))  # type: ignore[operator]
+    found = prepared("aas(pgd(steps=1), steps=2, objective=ce, include_logits=True)", toy).found
+    assert found is not None and len(found.scales[0]) == 3
 
 
 def test_one_image_is_enough(toy_images: Images) -> None:

@@ -23,7 +23,7 @@ from vitattack.models.layers import AttentionMap
 from vitattack.models.probing import attention_layers
 from vitattack.models.rescaled import Rescaled
 from vitattack.models.victim import Victim, frozen
-from vitattack.models.views import Alone, BackwardOnly
+from vitattack.models.views import Alone, BackwardOnly, LogitScaled
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
@@ -32,7 +32,7 @@ from vitattack.threat import LpBall
 class Found:
     """Scales that a search kept, best first, with what it saw on the calibration images."""
 
-    scales: tuple[Any, ...]  # nested tuples of floats: (L,) or (L, H) each
+    scales: tuple[Any, ...]  # nested tuples of floats: (L,) or (L, H) each, one row more where logits are scaled too
     robust: tuple[float, ...] = ()  # robust accuracy of the ranking attack through each candidate, on the plain model
     plain: float | None = None  # the same without scales
     distances: tuple[tuple[float, ...], ...] = ()
@@ -241,9 +241,11 @@ class AAS:
 
     def _view(self, victim: Victim, scales: Tensor) -> nn.Module:
         assert self.layers is not None
+        attention, of_logits = scales[: len(self.layers)], scales[len(self.layers) :]
         if self.mode == "backward_only":
-            return BackwardOnly(victim, scales, self.layers)
-        return Rescaled(victim, scales, per=self.search.per, layers=self.layers)
+            return BackwardOnly(victim, attention, self.layers)
+        view = Rescaled(victim, attention, per=self.search.per, layers=self.layers)
+        return LogitScaled(view, of_logits.flatten()[0]) if len(of_logits) else view
 
     @staticmethod
     def _on(victim: Victim, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:

@@ -49,6 +49,7 @@ def aas(
     tap: Tap = "block",
     blocks: tuple[int, ...] | None = None,
     per: Per = "layer",
+    include_logits: bool = False,
     keep: int = 2,
     mode: Mode = "surrogate",
     report: bool = True,
@@ -87,6 +88,7 @@ def aas(
         tap,
         blocks,
         per,
+        include_logits,
     )
     return AAS(ball, inner, search, keep, chosen(rank_steps, 10, 20), chosen(calibration, 32, 128), mode, report)
 

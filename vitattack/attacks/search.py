@@ -105,7 +105,7 @@ class Given:
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
     ) -> list[Candidate]:
         for row in self.values:
-            if len(row) != len(layers):
+            if len(row) not in (len(layers), len(layers) + 1):  # one more for the logits
                 raise UsageError(f"{len(row)} scales for the {len(layers)} attention layers of '{victim.name}'")
         return [Candidate(torch.tensor(row, device=x.device)) for row in self.values]
 
@@ -140,6 +140,7 @@ class Climb:
     tap: Tap = "block"
     blocks: tuple[int, ...] | None = None
     per: Per = "layer"
+    include_logits: bool = False  # one factor more, on the output logits
     learns = True
 
     def __post_init__(self) -> None:
@@ -158,7 +159,8 @@ class Climb:
 
     def _restart(self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, rng: SampleRng) -> Candidate:
         names = taps(layers, self.tap)
-        ones = torch.ones(_shape(layers, self.per), device=x.device)
+        count, *heads = _shape(layers, self.per)
+        ones = torch.ones((count + self.include_logits, *heads), device=x.device)
         current = ones * self.init_scale
         offset = self._draw(ones, rng.child("batch", 0))
         moments: tuple[Tensor, Tensor, int] = (torch.zeros_like(ones), torch.zeros_like(ones), 0)
@@ -239,9 +241,9 @@ class Climb:
 
     def _look(self, victim: Victim, layers: AttentionMap, names: list[str], x: Tensor, scales: Tensor) -> Look:
         def forward() -> Tensor:
-            with AttentionTap(layers, rescale=scales, per=self.per):
+            with AttentionTap(layers, rescale=scales[: len(layers)], per=self.per):
                 logits: Tensor = victim(x)
-            return logits
+            return logits * scales[-1].flatten()[0] if self.include_logits else logits
 
         return block_features(victim, names, self.tap, forward)
 

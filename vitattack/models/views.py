@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from vitattack.models.attention import AttentionTap
 from vitattack.models.layers import AttentionLayer, AttentionMap
+from vitattack.models.rescaled import Rescaled
 from vitattack.models.victim import Victim
 
 
@@ -44,6 +45,22 @@ class Alone(nn.Module):
 
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         return logits
+
+
+class LogitScaled(nn.Module):
+    """A view whose logits are multiplied: no prediction changes, losses that mind the scale of logits do."""
+
+    def __init__(self, view: Rescaled, factor: Tensor) -> None:
+        super().__init__()
+        self.view, self.factor = view, factor
+        self.verdict_forwards = view.verdict_forwards
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.view(x) * self.factor
+        return logits
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        return self.view.verdict(x, logits)
 
 
 class Double(_View):
