@@ -42,7 +42,7 @@ def command(
     errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.evaluation import api
-    from vitattack.evaluation.controls import control_texts, require_aas, verdicts
+    from vitattack.evaluation.controls import control_texts, verdicts, with_bases
     from vitattack.report.evaluation import tables
 
     from .console import Screen
@@ -52,7 +52,11 @@ def command(
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
-        require_aas(attacks)
+        attacks = tuple(with_bases(attacks))
+        if given["shard"] != (0, 1):
+            raise click.UsageError(
+                "--controls needs the whole run: finish the shards, then add --controls without --shard"
+            )
     catch_sigterm()
     with Screen(quiet) as screen:
         settings = {"data": data, "options": options, "reporter": screen, **given}

@@ -16,7 +16,7 @@ from vitattack.attacks.aas import AAS
 from vitattack.attacks.search import LITERAL, Climb
 from vitattack.errors import UsageError
 from vitattack.evaluation.api import evaluate
-from vitattack.evaluation.controls import control_texts, verdicts
+from vitattack.evaluation.controls import control_texts, verdicts, with_bases
 from vitattack.evaluation.cost import counting
 from vitattack.evaluation.referee import referee
 from vitattack.models.features import eq3, unit
@@ -306,14 +306,41 @@ def test_scales_are_stored_once_shown_and_reused(
 def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images) -> None:
     settings = {**SETTINGS, "data": toy_images, "calibration": labelled(32, 17)}
     model = tiny_vit().model
-    first = evaluate(model, "aas(pgd(steps=2), steps=2)", **settings)
+    asked = with_bases(["fgsm", "aas(pgd(steps=2), steps=2)", "aas(pgd(steps=2), steps=4, restarts=6)"])
+    assert asked[-1] == "pgd(steps=2)" and len(asked) == 4
+    first = evaluate(model, asked, **settings)
     texts = control_texts(first)
-    kinds = [text.partition("(")[0] for text in texts]
-    assert kinds == ["pgd", "aas", "restarts", "random_scales", "scale_search", "fp64"]
+    assert list(texts[:4]) == asked  # nothing that was asked for is dropped
+    assert {text.partition("(")[0] for text in texts[4:]} == {"restarts", "random_scales", "scale_search", "fp64"}
     evaluation = evaluate(model, texts, **settings)
-    (verdict,) = verdicts(evaluation)
-    assert "masking" in verdict and "p = " in verdict
-    assert control_texts(evaluate(model, "pgd(steps=2)", data=toy_images, **SETTINGS)) == ()
+    small, large = verdicts(evaluation)
+    for verdict, text in ((small, asked[1]), (large, asked[2])):
+        assert verdict.startswith(text) and "masking" in verdict and "p = " in verdict
+        by_text = {r.job.attack: r for r in evaluation.results}
+        name = verdict.partition("against ")[2].partition(" it fools")[0]
+        spent = [sum(r.forwards + r.backwards for r in by_text[t].records) for t in (text, name)]
+        search = by_text[text].learned or {}
+        wanted = spent[0] + search["forwards"] + search["backwards"]
+        fewer = by_text[name].count("robust") < by_text[text].count("robust")
+        assert spent[1] > 0.85 * wanted or fewer  # a control that breaks more has fewer samples to spend on
+    with pytest.raises(UsageError, match="--controls belongs to a run of aas"):
+        with_bases(["pgd(steps=2)"])
+
+
+def test_inside_other_attacks_there_is_no_report(toy_images: Images) -> None:
+    settings = {**SETTINGS, "data": toy_images, "calibration": labelled(32, 17)}
+    evaluation = evaluate(tiny_vit().model, "worst(fgsm, aas(pgd(steps=2), steps=1))", **settings)
+    assert referee(evaluation.results[0]) is None
+
+
+@pytest.mark.parametrize("inner", ["fgsm", "worst(fgsm, gama(steps=4))", "restarts(2, pgd(steps=2))", "pma(steps=4)"])
+@pytest.mark.parametrize("options", ["mode=backward_only, per=head", "per=head", "mode=backward_only"])
+def test_any_attack_may_be_held_in_any_mode(toy: Victim, toy_images: Images, inner: str, options: str) -> None:
+    for ball in (BALL, LpBall("l2", 0.1)):
+        attack = spec.build(f"aas({inner}, restarts=1, steps=1, calibration=8, {options})", ball)
+        ready = attack.prepare(toy, lambda: labelled(8, 17), rng=RNG)
+        crafted = ready(toy, *toy_images, rng=SampleRng(0, tuple(range(12))))
+        assert ball.allows(toy_images[0], crafted.x_adv).all()
 
 
 # What is refused.
@@ -357,6 +384,29 @@ def test_a_factor_on_the_logits_reaches_the_loss_and_no_verdict(toy: Victim, toy
         assert torch.equal(view(x), 0.5 * toy(x)) and torch.equal(view.verdict(x, view(x)), toy(x))  # type: ignore[operator]
     found = prepared("aas(pgd(steps=1), steps=2, objective=ce, include_logits=True)", toy).found
     assert found is not None and len(found.scales[0]) == 3
+
+
+def test_calibration_images_are_checked(toy_images: Images) -> None:
+    x, y = toy_images
+    settings: dict[str, Any] = {**SETTINGS, "data": (x, y)}
+    for calibration, message in (
+        ((torch.cat([toy_pictures(2, 17), x[3:4]]), y[:3]), "among the evaluated ones"),
+        ((toy_pictures(2, 17)[..., ::2, ::2], y[:2]), "takes 32"),
+        ((toy_pictures(2, 17), y[:2] + 70), "is no class"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            evaluate(tiny_vit(), "aas(pgd(steps=2), steps=1)", calibration=calibration, **settings)
+    with pytest.raises(UsageError, match="among the evaluated ones"):
+        evaluate("tiny-vit", "aas+fgsm", data="cifar10-demo", limit=4, calibration="cifar10-demo[2:8]", threads=1)
+
+
+def test_scales_that_are_none_or_not_asked_for(toy_images: Images, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('[["a"]]')
+    with pytest.raises(UsageError, match="holds no scales"):
+        evaluate(tiny_vit(), "aas+pgd", scales=tmp_path / "s.json", data=toy_images, **SETTINGS)
+    (tmp_path / "s.json").write_text("[[0.5, 0.5]]")
+    with pytest.raises(UsageError, match="scales are for attacks through attention"):
+        evaluate(tiny_vit(), "pgd", scales=tmp_path / "s.json", data=toy_images, **SETTINGS)
 
 
 def test_one_image_is_enough(toy_images: Images) -> None:

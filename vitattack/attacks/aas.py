@@ -243,7 +243,7 @@ class AAS:
         assert self.layers is not None
         attention, of_logits = scales[: len(self.layers)], scales[len(self.layers) :]
         if self.mode == "backward_only":
-            return BackwardOnly(victim, attention, self.layers)
+            return BackwardOnly(victim, attention, self.layers, self.search.per)
         view = Rescaled(victim, attention, per=self.search.per, layers=self.layers)
         return LogitScaled(view, of_logits.flatten()[0]) if len(of_logits) else view
 

@@ -20,8 +20,9 @@ from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.controls import read_scales
 from vitattack.evaluation.job import Job
+from vitattack.evaluation.referee import looks_through_attention
 from vitattack.evaluation.result import Evaluation, Result
-from vitattack.evaluation.run import Watch, numerics, run, stored
+from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
 from vitattack.models import zoo
 from vitattack.models.victim import check_pixels, digest, wrap
 from vitattack.rng import SampleRng
@@ -77,7 +78,9 @@ def evaluate(
     ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
     texts = [spec.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
     if scales is not None:
-        texts = [spec.with_scales(text, read_scales(Path(scales))) for text in texts]
+        if not any(map(looks_through_attention, texts)):
+            raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
+        texts = list(dict.fromkeys(spec.with_scales(text, read_scales(Path(scales))) for text in texts))
     if not texts:
         raise UsageError("no attack is named: write pgd, gama or worst(pgd, gama)")
     if len(set(texts)) < len(texts):
@@ -138,7 +141,9 @@ def evaluate(
                     job,
                     ball,
                     samples,
-                    lambda: other.read(other.rows) if other else (torch.empty(0), torch.empty(0)),
+                    lambda: (
+                        read_batch(other, other.rows, victim, place)[:2] if other else (torch.empty(0), torch.empty(0))
+                    ),
                     root,
                     shard=shard,
                     fresh=fresh,
@@ -225,12 +230,27 @@ def _calibration(
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
     if given is not None:
-        return open_data(given, None, data_dir, transform if str(given).startswith("folder:") else "none")
+        chosen = open_data(given, None, data_dir, transform if str(given).startswith("folder:") else "none")
+        if _overlap(chosen, samples):
+            raise UsageError("calibration images are among the evaluated ones: give others, or rows of the rest")
+        return chosen
     used = set(samples.rows)
     spare = tuple(row for row in range(len(samples.source)) if row not in used)[:128]
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
     return replace(samples, rows=spare, text=f"{samples.text} (rows left over)")
+
+
+def _overlap(one: DataSet, two: DataSet) -> bool:
+    """Whether an image is in both: by name and row, and for small images by their pixels."""
+    if one.text.partition("[")[0] == two.text.partition("[")[0]:
+        return bool(set(one.rows) & set(two.rows))
+    if max(len(one), len(two)) > 12_000 or any(d.read(d.rows[:1])[0].numel() > 3 * 64 * 64 for d in (one, two)):
+        return False  # too much to read for a check; other names are other images there
+    seen: list[set[bytes]] = [
+        {image.numpy().tobytes() for rows in d.cut(256) for image in d.read(rows)[0].cpu()} for d in (one, two)
+    ]
+    return bool(seen[0] & seen[1])
 
 
 def _expected(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitattack import spec
-from vitattack.attacks.catalogue import ATTACKS
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
-from vitattack.evaluation.referee import masking_verdict, referee
-from vitattack.evaluation.result import Evaluation
-from vitattack.syntax import Call, parse
+from vitattack.evaluation.referee import looks_through_attention, masking_verdict, referee
+from vitattack.evaluation.result import Evaluation, Result
 
 
 def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
@@ -27,36 +25,48 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
     rows = content if isinstance(content, list) and content and isinstance(content[0], list) else [content]
     try:
         return tuple(tuple(float(f"{float(value):.6g}") for value in row) for row in rows)
-    except TypeError:
+    except (TypeError, ValueError):
         raise UsageError(f"'{path}' holds no scales per layer: write [[0.5, 0.3]], a list per set") from None
 
 
-def require_aas(texts: Sequence[str]) -> None:
-    """Before anything runs: controls need something to control."""
-    if not any(
-        call.name in ATTACKS and ATTACKS[call.name].needs_attention
-        for call in map(parse, texts)
-        if isinstance(call, Call)
-    ):
+def with_bases(texts: Sequence[str]) -> list[str]:
+    """The attacks, and the base attack of every AAS among them, which its controls are measured by."""
+    texts = [spec.canonical(text) for text in texts]
+    bases = [spec.held(text) for text in texts if looks_through_attention(text)]
+    if not bases:
         raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
+    return list(dict.fromkeys([*texts, *(base for base in bases if base is not None)]))
 
 
 def control_texts(evaluation: Evaluation) -> tuple[str, ...]:
-    """The control runs of every AAS run of an evaluation, at its compute: what else could have bought the same."""
-    texts: list[str] = []
+    """Everything evaluated, and the controls of every AAS run: what else could the same compute have bought?"""
+    texts = [result.job.attack for result in evaluation.results]
     for result in evaluation.results:
         inner = spec.held(result.job.attack)
-        if referee(result) is None or inner is None:
-            continue
-        search = result.learned or {"forwards": 0, "backwards": 0}
-        attacked = max(1, sum(r.clean == r.label for r in result.records))
-        spent = sum(stats.mean_passes(result.records)) + (search["forwards"] + search["backwards"]) / attacked
-        plain = next((r for r in evaluation.results if r.job.attack == inner), None)
-        price = sum(stats.mean_passes(plain.records)) if plain else spent / 4
-        again = max(2, round(spent / price))
-        texts += [inner, result.job.attack, f"restarts({again}, {inner})"]
-        texts += [f"random_scales({inner})", f"scale_search({inner})", f"fp64({inner})"]
-    return tuple(dict.fromkeys(spec.canonical(text) for text in texts))
+        if referee(result) is not None and inner is not None and result.job.attack not in _controls_of(inner):
+            texts += [_restarts(evaluation, result, inner), *_controls_of(inner)]
+    return tuple(dict.fromkeys(texts))
+
+
+def _controls_of(inner: str) -> list[str]:
+    return [spec.canonical(f"{name}({inner})") for name in ("random_scales", "scale_search", "fp64")]
+
+
+def _restarts(evaluation: Evaluation, result: Result, inner: str) -> str:
+    """So many restarts of the base attack as the AAS run paid for, its search included.
+
+    A restart is paid for by the samples still standing, and how many those will be is not known before. Reckoned with
+    the survivors of the AAS run, the control gets at least its compute wherever it breaks no more than AAS does.
+    """
+    plain = next(r for r in evaluation.results if r.job.attack == inner)
+    attacked = max(1, sum(r.clean == r.label for r in result.records))
+    search = result.learned or {"forwards": 0, "backwards": 0}
+    spent = sum(stats.mean_passes(result.records)) + (search["forwards"] + search["backwards"]) / attacked
+    first = sum(stats.mean_passes(plain.records))
+    standing = {r.index for r in result.records if r.status == "robust"}
+    again = sum(r.forwards + r.backwards for r in plain.records if r.index in standing) / attacked
+    count = 1 + round((spent - first) / again) if again else 2
+    return spec.canonical(f"restarts({min(max(2, count), 1000)}, {inner})")
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
@@ -65,10 +75,10 @@ def verdicts(evaluation: Evaluation) -> list[str]:
     found = []
     for text, result in by_text.items():
         inner = spec.held(text)
-        if inner is None or referee(result) is None or text.startswith(("random_scales(", "scale_search(")):
+        if inner is None or inner not in by_text or referee(result) is None or text in _controls_of(inner):
             continue
-        again = next((r for t, r in by_text.items() if t.startswith("restarts(") and spec.held(t) == inner), None)
-        double = by_text.get(spec.canonical(f"fp64({inner})"))
-        if inner in by_text and again is not None and double is not None:
-            found.append(f"{text}: {masking_verdict(result, again, by_text[inner], double)}")
+        restarts = by_text.get(_restarts(evaluation, result, inner))
+        double = by_text.get(_controls_of(inner)[-1])
+        if restarts is not None and double is not None:
+            found.append(f"{text}: {masking_verdict(result, restarts, by_text[inner], double)}")
     return found

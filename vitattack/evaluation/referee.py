@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.evaluation import stats
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
 from vitattack.evaluation.stats import Accuracy
+from vitattack.syntax import Call, parse
 
 SIGNIFICANT = 0.05
 
@@ -51,8 +53,16 @@ class Referee:
         }
 
 
+def looks_through_attention(text: str) -> bool:
+    """Whether the outermost attack of a text is one that scales attention."""
+    node = parse(text)
+    return isinstance(node, Call) and node.name in ATTACKS and ATTACKS[node.name].needs_attention
+
+
 def referee(result: Result) -> Referee | None:
     """The report of a run whose attack looked through scaled attention; None for any other."""
+    if not looks_through_attention(result.job.attack):
+        return None  # inside worst() or restarts() not every stage has seen every sample
     records = result.records
     attacked = [r for r in records if r.clean == r.label]
     if not any("base_fooled" in r.evidence for r in attacked):
@@ -78,7 +88,9 @@ def referee(result: Result) -> Referee | None:
             if protocol
             else None
         ),
-        scaled_examples=robust("scaled_examples_fool_plain", attacked) if protocol else None,
+        scaled_examples=(
+            stats.share(sum(not r.evidence["scaled_examples_fool_plain"] for r in attacked), n) if protocol else None
+        ),
         false_successes=sum(bool(scaled and not plain) for scaled, plain in pairs) if protocol else None,
         missed=sum(bool(plain and not scaled) for scaled, plain in pairs) if protocol else None,
         learned=result.learned,
@@ -97,8 +109,10 @@ def masking_verdict(union: Result, restarts: Result, base: Result, fp64: Result)
     left = stats.mcnemar(fp64.records, union.records)
     beaten = gain.only_first > gain.only_second and gain.p_value < SIGNIFICANT
     closed = double.only_first > double.only_second and double.p_value < SIGNIFICANT and left.p_value >= SIGNIFICANT
+    spent, ours = (sum(stats.mean_passes(run.records)) for run in (restarts, union))
     figures = (
         f"against {restarts.job.attack} it fools {gain.only_first} more and {gain.only_second} fewer (p = {gain.p_value:.2g}); "
+        f"passes per attacked sample {spent:.0f} and {ours:.0f} plus the search; "
         f"double precision fools {double.only_first} more and {double.only_second} fewer than float32 (p = {double.p_value:.2g})"
     )
     if beaten and closed:

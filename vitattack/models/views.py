@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.func import functional_call
 
 from vitattack.models.attention import AttentionTap
-from vitattack.models.layers import AttentionLayer, AttentionMap
+from vitattack.models.layers import AttentionLayer, AttentionMap, Per, check_scales, shaped
 from vitattack.models.rescaled import Rescaled
 from vitattack.models.victim import Victim
 
@@ -93,9 +93,11 @@ class _ScaledBackward(Function):
 class BackwardOnly(_View):
     """Forward the victim itself, backward as if its attention scores were scaled."""
 
-    def __init__(self, victim: Victim, scales: Tensor, layers: AttentionMap) -> None:
+    def __init__(self, victim: Victim, scales: Tensor, layers: AttentionMap, per: Per = "layer") -> None:
         super().__init__(victim)
+        check_scales(layers, scales, per)
         self.scales, self.layers = scales, layers
+        self.per: Per = per
 
     def forward(self, x: Tensor) -> Tensor:
         with AttentionTap(self.layers, weights=self._weights):
@@ -103,5 +105,5 @@ class BackwardOnly(_View):
         return logits
 
     def _weights(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
-        p: Tensor = _ScaledBackward.apply(scores, self.scales[layer.number].to(scores.dtype))
+        p: Tensor = _ScaledBackward.apply(scores, shaped(self.scales, self.per, layer, scores))
         return p
