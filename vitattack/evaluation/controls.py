@@ -64,7 +64,8 @@ def _restarts(evaluation: Evaluation, result: Result, inner: str) -> str:
     spent = sum(stats.mean_passes(result.records)) + (search["forwards"] + search["backwards"]) / attacked
     first = sum(stats.mean_passes(plain.records))
     standing = {r.index for r in result.records if r.status == "robust"}
-    again = sum(r.forwards + r.backwards for r in plain.records if r.index in standing) / attacked
+    # two forwards, the clean one and the judge's, are paid once whatever the number of restarts
+    again = sum(r.forwards + r.backwards - 2 for r in plain.records if r.index in standing) / attacked
     count = 1 + round((spent - first) / again) if again else 2
     return spec.canonical(f"restarts({min(max(2, count), 1000)}, {inner})")
 
