@@ -304,7 +304,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def start_and_wait(root: Path, batches: int) -> subprocess.Popen[str]:
     """The run in its own process, once some batches are on the disk."""
-    process = subprocess.Popen([*ENTRY, *RUN], cwd=root, stderr=subprocess.PIPE, text=True)
+
+    def as_in_a_terminal() -> None:  # a suite started in the background would hand an ignored SIGINT down
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen([*ENTRY, *RUN], cwd=root, stderr=subprocess.PIPE, text=True, preexec_fn=as_in_a_terminal)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         files = list(root.glob("runs/*/samples.jsonl"))
