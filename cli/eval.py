@@ -61,10 +61,10 @@ def command(
     with Screen(quiet) as screen:
         settings = {"data": data, "options": options, "reporter": screen, **given}
         evaluation = api.evaluate(model, attacks or api.DEFAULT_ATTACK, **settings)
-        if controls and evaluation.results:
+        if controls and evaluation.finished:
             settings = {**settings, "fresh": False, "scales": None}
             evaluation = api.evaluate(model, control_texts(evaluation), **settings)
-    if not evaluation.results:
+    if not evaluation.finished:
         if as_json:
             click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
     else:

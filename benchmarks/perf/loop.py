@@ -8,12 +8,11 @@ without start-up and final forward. The raw step has frozen parameters too. Targ
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 
 import torch
-from measure import conditions, interleaved, median, raw_steps, small32, tiny224
+from measure import arguments, conditions, interleaved, median, raw_steps, small32, tiny224
 from torch import Tensor
 
 from vitattack.attacks.gradient import Gradient
@@ -36,10 +35,7 @@ def run(victim: Victim, x: Tensor, y: Tensor, steps: int) -> Callable[[], object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    args = arguments(__doc__, rounds=7).parse_args()
     torch.set_num_threads(args.threads)
     print(conditions(args.threads))
     for victim, batch in ((small32(), 32), (tiny224(), 8)):

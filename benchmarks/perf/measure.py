@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitattack.models.victim import Victim, frozen
+
+
+def arguments(doc: str | None, rounds: int) -> argparse.ArgumentParser:
+    """The options every timing has; a script adds its own."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser
 
 
 def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:

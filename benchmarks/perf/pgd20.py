@@ -9,11 +9,9 @@ fooled. The ratio depends on how soon images fall, so robust accuracy and mean f
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 import torchattacks
-from measure import conditions, interleaved, median
+from measure import arguments, conditions, interleaved, median
 from torch import Tensor
 
 from vitattack import spec
@@ -27,11 +25,9 @@ EPS, BATCH = 8 / 255, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, rounds=5)
     parser.add_argument("--model", default="tiny-vit-standard")
     parser.add_argument("--images", type=int, default=192)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     victim = zoo.load(args.model, torch.device("cpu")).victim

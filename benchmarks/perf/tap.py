@@ -9,11 +9,10 @@ over the same of the plain victim, fused attention kept; target at most 1.03.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
-from measure import conditions, interleaved, median, raw_steps, tiny224
+from measure import arguments, conditions, interleaved, median, raw_steps, tiny224
 
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.probing import attention_layers
@@ -23,10 +22,7 @@ BATCH = 8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    args = arguments(__doc__, rounds=7).parse_args()
     torch.set_num_threads(args.threads)
     victim = tiny224()
     x = torch.rand(BATCH, 3, 224, 224, generator=torch.Generator().manual_seed(0))

@@ -96,8 +96,7 @@ class AAS:
 
     @staticmethod
     def _probe(victim: Victim) -> AttentionMap:
-        grey = torch.full((1, 3, victim.input_size, victim.input_size), 0.5, device=victim.mean.device)
-        layers = attention_layers(victim, grey)
+        layers = attention_layers(victim, victim.grey())
         layers.require("there is nothing to scale")
         return layers
 

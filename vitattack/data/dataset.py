@@ -47,6 +47,8 @@ class DataSet:
 
 def load(text: str, *, limit: int | None = None, data_dir: Path | None = None, transform: str = "none") -> DataSet:
     """`cifar10`, `cifar10[:1000]`, `cifar10[random:500:1]`, `cifar10[file:rows.txt]`, `folder:PATH`, `npz:PATH`."""
+    if data_dir is not None and not data_dir.is_dir():
+        raise UsageError(f"data folder '{data_dir}' does not exist: give --data-dir a folder with the hub's layout")
     name, asked = _split(text)
     if limit is not None:
         if asked is not None:
@@ -81,8 +83,6 @@ def _open(name: str, data_dir: Path | None, transform: str) -> tuple[Source, str
         return npz_source(_path(path)), name
     if name not in CATALOGUE:
         raise UsageError(did_you_mean("data set", name, [*CATALOGUE, "folder:PATH", "npz:PATH"]))
-    if data_dir is not None and not data_dir.is_dir():
-        raise UsageError(f"--data-dir '{data_dir}' is no folder: give --data-dir a folder with the hub's layout")
     return CATALOGUE[name].open(data_dir), name
 
 

@@ -91,8 +91,6 @@ def evaluate(
     place = resolve_device(device, model)
     folder = Path(data_dir) if data_dir is not None else None
     _check_transform(data, transform)
-    if folder is not None and not folder.is_dir():
-        raise UsageError(f"data folder '{folder}' does not exist: give --data-dir a folder with the hub's layout")
 
     with numerics(threads), _store(out) as root:
         if isinstance(model, str):

@@ -25,7 +25,7 @@ class Rescaled(nn.Module):
     ) -> None:
         super().__init__()
         self.victim = victim
-        self.layers = layers if layers is not None else attention_layers(victim, _grey(victim))
+        self.layers = layers if layers is not None else attention_layers(victim, victim.grey())
         check_scales(self.layers, scales, per)
         self.scales = scales
         self.per: Per = per
@@ -42,7 +42,3 @@ class Rescaled(nn.Module):
         with torch.no_grad():
             plain: Tensor = self.victim(x)
         return plain
-
-
-def _grey(victim: Victim) -> Tensor:
-    return torch.full((1, 3, victim.input_size, victim.input_size), 0.5, device=victim.mean.device)

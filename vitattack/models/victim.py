@@ -49,6 +49,11 @@ class Victim(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return _logits(self.model((x - self.mean) / self.std if self.normalises else x), self.name)
 
+    def grey(self, count: int = 1) -> Tensor:
+        """Grey images of the right shape, type and place, for probing forwards."""
+        shape = (count, self.channels, self.input_size, self.input_size)
+        return torch.full(shape, 0.5, device=self.mean.device, dtype=self.mean.dtype)
+
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         """Logits of the plain model at x: here the logits just computed, for free."""
         return logits
@@ -146,12 +151,11 @@ def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:
     return (x.clamp(0, 1), int(outside.sum())) if bool(outside.any()) else (x, 0)
 
 
-def probe(victim: Victim, device: torch.device) -> None:
+def probe(victim: Victim) -> None:
     """One forward of a grey image: shape and finiteness of the output, before any work is spent."""
-    grey = torch.full((2, 3, victim.input_size, victim.input_size), 0.5, device=device)
     try:
         with frozen(victim), torch.no_grad():
-            logits = victim(grey)
+            logits = victim(victim.grey(2))
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"model '{victim.name}' fails on {victim.input_size} px images: {reason}") from error

@@ -67,7 +67,7 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
             did_you_mean("model", text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"])
         )
     loaded.victim.to(device).float().eval()
-    probe(loaded.victim, device)
+    probe(loaded.victim)
     return loaded
 
 
