@@ -1,9 +1,11 @@
-"""Train the embedded models on CIFAR-10: `tiny-vit` by N-FGSM adversarial training, `tiny-vit-standard` plainly.
+"""Train the embedded models on CIFAR-10: `tiny-vit` by N-FGSM adversarial training, the `-standard` ones plainly.
 
     python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-vit --objective nfgsm --epochs 13
     python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-std --objective standard --epochs 15
     python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-sat --epochs 2 --lr 2e-4 \
         --init embedded/tiny-vit.safetensors --query-scale 30
+    python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-cnn --objective standard \
+        --arch tiny_cnn_32 --epochs 15 --lr 4e-3
 
 One thread, bf16 autocast. Every epoch ends with an atomic checkpoint; the same command goes on from the last one.
 N-FGSM: de Jorge et al., "Make Some Noise: Reliable and Efficient Single-Step Adversarial Training", NeurIPS 2022.
@@ -102,6 +104,11 @@ def pgd_probe(model: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 1
         return float((model(normalise(x_adv)).argmax(1) == y).float().mean())
 
 
+def rounded(value: Tensor) -> Tensor:
+    """As it is exported: float16, counters as they are."""
+    return value.half() if value.is_floating_point() else value
+
+
 def one_cycle(step: int, total: int, peak: float, warm: float = 0.2) -> float:
     """Linear up to `peak`, then cosine to zero."""
     at = step / total
@@ -114,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--arch", choices=sorted(SMALL), default="tiny_vit_32")
     parser.add_argument("--objective", choices=["nfgsm", "standard"], default="nfgsm")
     parser.add_argument("--epochs", type=int, default=13)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -131,11 +139,12 @@ def main() -> None:
     torch.set_num_threads(1)
     set_fused_attn(False)  # the fused CPU backward is slow in bf16
     torch.manual_seed(args.seed)
-    model = SMALL["tiny_vit_32"]()
+    model = SMALL[args.arch]()
     if args.init:
         model.load_state_dict({name: value.float() for name, value in load_file(args.init).items()})
-    scale_queries(model, args.query_scale)
-    average = SMALL["tiny_vit_32"]()
+    if args.query_scale != 1:
+        scale_queries(model, args.query_scale)
+    average = SMALL[args.arch]()
     average.load_state_dict(model.state_dict())
     decayed = [p for p in model.parameters() if p.ndim > 1]
     plain = [p for p in model.parameters() if p.ndim <= 1]
@@ -176,8 +185,11 @@ def main() -> None:
             optimiser.step()
             decay = min(args.ema, (1 + step) / (10 + step))
             with torch.no_grad():
-                for mean, value in zip(average.parameters(), model.parameters()):
-                    mean.lerp_(value, 1 - decay)
+                for mean, value in zip(average.state_dict().values(), model.state_dict().values()):
+                    if mean.is_floating_point():
+                        mean.lerp_(value, 1 - decay)
+                    else:  # a counter of batches
+                        mean.copy_(value)
             running += float(loss.detach())
             if i % 50 == 0:
                 print(
@@ -202,11 +214,11 @@ def main() -> None:
         }
         torch.save(state, checkpoint.with_suffix(".tmp"))
         checkpoint.with_suffix(".tmp").replace(checkpoint)
-        half = {name: value.half().contiguous() for name, value in average.state_dict().items()}
+        half = {name: rounded(value).contiguous() for name, value in average.state_dict().items()}
         save_file(half, args.out / "weights.safetensors")
         print(row, flush=True)
 
-    average.load_state_dict({name: value.half().float() for name, value in average.state_dict().items()})
+    average.load_state_dict({name: rounded(value) for name, value in average.state_dict().items()})
     print("clean on the whole test set, as exported in float16:", accuracy(average, test_x, test_y))
 
 
