@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitattack.errors import UsageError
 from vitattack.registry import Registry
+from vitattack.rng import SampleRng
 
 Memory = Mapping[str, Tensor]
 
@@ -41,7 +42,7 @@ class Remembering(Protocol):
     def needs_clean(self) -> bool:
         """Whether `remember` wants the logits of the unperturbed images: one more forward pass."""
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory: ...
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory: ...
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor: ...
 
@@ -144,7 +145,7 @@ class GAMA:
     def needs_clean(self) -> bool:
         return self.anchor == "clean"
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         return {"anchor": self._scores(start if clean is None else clean).detach()}
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
@@ -171,7 +172,7 @@ class LeadThenMargin:
     lead: Literal["true", "wrong"] = "true"
     needs_clean = False
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         return {}
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
@@ -190,7 +191,7 @@ class KLToClean:
 
     needs_clean = True
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         assert clean is not None
         return {"clean": clean.log_softmax(1).detach()}
 
@@ -209,7 +210,7 @@ class Targeted:
         if self.rank == 0:
             raise UsageError("rank 0 is no wrong class: 1 is the runner-up, -1 the least likely class")
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         assert clean is not None
         wrong = clean.shape[1] - 1
         if abs(self.rank) > wrong:
@@ -258,9 +259,9 @@ def needs_clean(loss: AnyLoss) -> bool:
     return isinstance(loss, Remembering) and loss.needs_clean
 
 
-def remember(loss: AnyLoss, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+def remember(loss: AnyLoss, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
     """The rows of memory of a loss; none for a plain one."""
-    return loss.remember(start, clean, y) if isinstance(loss, Remembering) else {}
+    return loss.remember(start, clean, y, rng) if isinstance(loss, Remembering) else {}
 
 
 def evaluate(loss: AnyLoss, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:

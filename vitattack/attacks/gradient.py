@@ -66,7 +66,9 @@ class Gradient:
         self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
     ) -> None:
         active = torch.arange(len(x), device=x.device)
-        x_adv = self.start(self.ball, x, rng=rng.child("start"))
+        x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
+        for passes in ("forwards", "backwards"):
+            evidence[passes] += self.start.passes
         clean = None
         if losses.needs_clean(self.loss):
             with torch.no_grad():
@@ -101,7 +103,7 @@ class Gradient:
                 active, x_adv = (active, x_adv) if keep is None else (active[keep], x_adv[keep])
                 break
             if t == 0:
-                memory = losses.remember(self.loss, logits.detach(), clean, y)
+                memory = losses.remember(self.loss, logits.detach(), clean, y, rng.child("loss"))
             evidence["backwards"][active] += 1  # the pass runs for the whole batch, those who leave included
             if keep is None:
                 loss = losses.evaluate(self.loss, logits, y, memory, Moment(t, self.steps))

@@ -10,7 +10,7 @@ import math
 from typing import Literal
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import ANY, register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.starts import Clean, Corner, Edge, Gauss, Start, Uniform
@@ -27,7 +27,7 @@ def usual_step(ball: LpBall, steps: int) -> float:
     return 0.25 if ball.norm == "linf" else 2.5 / steps
 
 
-@register("fgsm", paper="Goodfellow et al., ICLR 2015", quick="fgsm")
+@register("fgsm", paper="Goodfellow et al., ICLR 2015", quick="fgsm", draws=False)
 def fgsm(ball: LpBall, *, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success") -> Gradient:
     """One step of the whole budget from the image itself."""
     return Gradient(ball, 1, Steepest(1.0), loss, Clean(), stop)
@@ -80,7 +80,7 @@ def pgd(
     return Gradient(ball, count, rule or Steepest(size), loss, preset_start if start is None else start, stop)
 
 
-@register("mim", paper="Dong et al., CVPR 2018", quick="mim(steps=3)")
+@register("mim", paper="Dong et al., CVPR 2018", quick="mim(steps=3)", draws=False)
 def mim(
     ball: LpBall,
     *,
@@ -165,7 +165,7 @@ def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "firs
     )
 
 
-@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))")
+@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=ANY)
 def restarts(n: int, inner: Attack) -> Stages:
     """The inner attack n times with fresh noise, each time on the samples still standing."""
     if not 1 <= n <= 10_000:
@@ -173,7 +173,7 @@ def restarts(n: int, inner: Attack) -> Stages:
     return Stages((inner,) * n, fresh=True)
 
 
-@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))")
+@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=ANY)
 def worst(*attacks: Attack) -> Stages:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
     return Stages(tuple(attacks))

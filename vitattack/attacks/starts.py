@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitattack.errors import UsageError
 from vitattack.registry import Registry
@@ -14,9 +14,12 @@ from vitattack.threat import LpBall, per_row
 
 
 class Start(Protocol):
-    """A point inside ball and box."""
+    """A point inside ball and box. `passes`: forwards, and as many backwards, that finding it costs a sample."""
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor: ...
+    @property
+    def passes(self) -> int: ...
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor: ...
 
 
 STARTS: Registry[type[Start]] = Registry("start", entry_point_group="vitattack.starts")
@@ -27,7 +30,9 @@ STARTS: Registry[type[Start]] = Registry("start", entry_point_group="vitattack.s
 class Clean:
     """The image itself."""
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
         return x.clone()
 
 
@@ -36,7 +41,9 @@ class Clean:
 class Uniform:
     """A uniform point of the ball."""
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
         return ball.random(x, rng)
 
 
@@ -45,7 +52,9 @@ class Uniform:
 class Corner:
     """Random signs times the budget: a corner of the linf ball, a point of the l2 sphere."""
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
         return ball.project(x, x + ball.eps * ball.ascend(rng.uniform(x, -1.0, 1.0)))
 
 
@@ -54,7 +63,9 @@ class Corner:
 class Edge:
     """Uniform noise stretched until it touches the ball, as APGD and MIFPE start."""
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
         noise = rng.uniform(x, -1.0, 1.0)
         size = ball.size(noise.new_zeros(noise.shape), noise).clamp_min(1e-12).to(noise.dtype).to(noise.device)
         return ball.project(x, x + ball.eps * noise / per_row(size, x))
@@ -65,11 +76,13 @@ class Edge:
 class Gauss:
     """A small normal step off the image, as TRADES trains."""
 
+    passes = 0
+
     std: float = 0.001
 
     def __post_init__(self) -> None:
         if self.std <= 0:
             raise UsageError("gauss needs a positive deviation")
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
         return ball.project(x, x + self.std * rng.normal(x))
