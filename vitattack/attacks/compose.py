@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, sources
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -42,6 +42,10 @@ class Stages:
     @property
     def plain_only(self) -> bool:
         return any(getattr(attack, "plain_only", False) for attack in self.attacks)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source for attack in self.attacks for source in sources(attack)))
 
     @property
     def learns(self) -> bool:
