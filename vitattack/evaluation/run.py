@@ -100,11 +100,14 @@ def run(
                 }
             )
             watch(records, sink.total)
-        if digest(victim, parameters=False) != buffers:
-            sink.note(
-                {"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]}
-            )
+        note_leaks(victim, buffers, sink)
         return finish(sink, job, device, attack.doubts(), expected_clean, model_record)
+
+
+def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
+    """A doubt if the buffers no longer hash to what they did before the run."""
+    if digest(victim, parameters=False) != buffers:
+        sink.note({"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]})
 
 
 def finish(
