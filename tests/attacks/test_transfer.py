@@ -151,6 +151,8 @@ def test_what_the_inner_attack_learns_it_learns_on_the_source(tmp_path: Path, to
         ("fgsm(stop=never)", False),
         ("restarts(2, pgd(stop=never))", True),
         ("restarts(1, pgd(stop=never))", False),
+        ("apgd_t(stop=never)", True),
+        ("targets(pgd(stop=never), which=second)", False),
         ("fp64(pgd)", True),
         ("fp64(pgd(stop=never))", False),
     ],

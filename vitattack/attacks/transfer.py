@@ -14,6 +14,7 @@ from vitattack import losses
 from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, sources
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import Stages
+from vitattack.attacks.targets import Targets
 from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting, share
 from vitattack.losses import AnyLoss
@@ -164,6 +165,8 @@ def hurried(attack: Attack) -> tuple[str, ...]:
 def _stops_early(attack: Any) -> bool:
     if isinstance(attack, Stages):
         return len(attack.attacks) > 1 or _stops_early(attack.attacks[0])
+    if isinstance(attack, Targets) and attack.k > 1 and attack.which != "second":
+        return True
     if hasattr(attack, "inner"):
         return _stops_early(attack.inner)
     return bool(getattr(attack, "stop", "never") != "never")
