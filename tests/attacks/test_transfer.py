@@ -153,13 +153,15 @@ def test_what_the_inner_attack_learns_it_learns_on_the_source(tmp_path: Path, to
         ("restarts(1, pgd(stop=never))", False),
         ("apgd_t(stop=never)", True),
         ("targets(pgd(stop=never), which=second)", False),
+        ("fab(stop=never)", True),
+        ("square", True),
         ("fp64(pgd)", True),
         ("fp64(pgd(stop=never))", False),
     ],
 )
 def test_stopping_at_the_first_success_is_a_doubt(inner: str, hurried: bool) -> None:
     doubts = spec.build(f'transfer("{SOURCE}", {inner})', LINF).doubts()
-    assert any("first success" in doubt for doubt in doubts) == hurried
+    assert any("first errs" in doubt for doubt in doubts) == hurried
 
 
 def test_loading_a_source_leaves_the_random_state_alone() -> None:

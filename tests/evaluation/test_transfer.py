@@ -246,7 +246,7 @@ def test_json_has_the_documented_shape_and_the_csv_its_numbers(pair: tuple[Victi
         clean = content["clean"][cell["target"]]["accuracy"]
         assert cell["drop"] == pytest.approx(clean - cell["accuracy"]["accuracy"])
     assert set(content["provenance"]["weights_sha256"]) == {"one", "two"}
-    assert any("first success on the source" in doubt for doubt in content["doubts"])
+    assert any("source first errs" in doubt for doubt in content["doubts"])
     table = numbers(matrix)
     first = dict(zip(table.columns, table.rows[0], strict=True))
     assert float(first["drop_high"]) == pytest.approx(content["cells"][0]["drop_high"], abs=1e-5)

@@ -14,6 +14,9 @@ from vitattack import losses
 from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, sources
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import Stages
+from vitattack.attacks.cw_l2 import CWL2
+from vitattack.attacks.fab import FAB
+from vitattack.attacks.square import Square
 from vitattack.attacks.targets import Targets
 from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting, share
@@ -153,20 +156,24 @@ def carried(ball: LpBall, x: Tensor, seen: Tensor, x_adv: Tensor) -> Tensor:
 
 
 def hurried(attack: Attack) -> tuple[str, ...]:
-    """A doubt about attacks that leave a sample as soon as the source errs on it."""
+    """A doubt about attacks that go no further than the source's first error, or look for the nearest one."""
     if not _stops_early(attack):
         return ()
     return (
-        "crafting stops at the first success on the source, and such candidates transfer badly: use one attack with "
-        "stop=never, such as pgd(stop=never)",
+        "crafting ends where the source first errs, and such candidates transfer badly: use one attack that makes all "
+        "its steps, such as pgd(stop=never)",
     )
 
 
 def _stops_early(attack: Any) -> bool:
     if isinstance(attack, Stages):
         return len(attack.attacks) > 1 or _stops_early(attack.attacks[0])
-    if isinstance(attack, Targets) and attack.k > 1 and attack.which != "second":
+    if isinstance(attack, Square | FAB | CWL2) or _aims_often(attack):
         return True
     if hasattr(attack, "inner"):
         return _stops_early(attack.inner)
     return bool(getattr(attack, "stop", "never") != "never")
+
+
+def _aims_often(attack: Any) -> bool:
+    return isinstance(attack, Targets) and attack.k > 1 and attack.which != "second"

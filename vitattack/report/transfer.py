@@ -11,7 +11,7 @@ from vitattack.report.table import Table
 
 
 def tables(matrix: Matrix) -> list[Table]:
-    """Three matrices in percent; a star marks cells whose candidates were resized."""
+    """Three matrices in percent, each with its n; a star marks cells whose candidates were resized."""
     columns = ("crafted on", *matrix.targets)
     clean = ("clean", *(percent(matrix.clean[target].accuracy) for target in matrix.targets))
     accuracy = [clean, *_rows(matrix, lambda cell: percent(cell.accuracy.accuracy))]
@@ -22,7 +22,7 @@ def tables(matrix: Matrix) -> list[Table]:
     notes += ["* input sizes differ: changes were resized"] if any(cell.resized for cell in matrix.cells) else []
     return [
         Table(f"accuracy on the target | {_head(matrix)}", columns, accuracy, notes),
-        Table("drop from the clean accuracy of the target", columns, lost),
+        Table(f"drop from the clean accuracy of the target | n = {matrix.n}", columns, lost),
         Table(
             "success among images that source and target get right clean",
             columns,
