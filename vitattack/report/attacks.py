@@ -112,4 +112,4 @@ def _may_be(hint: Any) -> str:
         return ", ".join(map(str, typing.get_args(hint)))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return _may_be(next(h for h in typing.get_args(hint) if h is not type(None)))
-    return {int: "whole number", float: "number", bool: "True, False"}.get(hint, str(hint))
+    return {int: "whole number", float: "number", bool: "True, False", str: "quoted text"}.get(hint, str(hint))
