@@ -75,7 +75,7 @@ class Square:
         assert not isinstance(self.loss, Remembering)
         loss: Loss = self.loss
         active = torch.arange(len(x), device=x.device)
-        price = 1 + getattr(victim, "verdict_forwards", 0)
+        price = getattr(victim, "answers", 1) + getattr(victim, "verdict_forwards", 0)
         best, score = x, torch.full((len(x),), -math.inf, device=x.device, dtype=x.dtype)
         noise = x.new_empty(0)
         for t in range(self.queries + 1):
@@ -90,7 +90,7 @@ class Square:
             logits = victim(trial)
             evidence["forwards"][active] += price
             fooled = ~losses.correct(victim.verdict(trial, logits), y)
-            found = loss(logits, y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
+            found = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
             better = found > score
             score = torch.where(better, found, score)
             best = torch.where(per_row(better | (t == 0), x), trial, best)
