@@ -1,3 +1,9 @@
 """Attacks: frozen values, called with a victim, images, labels and randomness. Importing this names them all."""
 
-from vitattack.attacks import from_autoattack, from_torchattacks, named, scaled  # noqa: F401 - they register what they define
+from vitattack.attacks import (  # noqa: F401 - they register what they define
+    ensemble,
+    from_autoattack,
+    from_torchattacks,
+    named,
+    scaled,
+)

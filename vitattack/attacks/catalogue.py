@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from vitattack.attacks.base import Attack
 from vitattack.registry import Registry
@@ -30,7 +31,7 @@ class Entry:
         return (self.factory.__doc__ or "").strip().splitlines()[0]
 
 
-Factory = Callable[..., Attack]
+Factory = TypeVar("Factory", bound=Callable[..., Attack])
 ATTACKS: Registry[Entry] = Registry("attack", entry_point_group="vitattack.attacks")
 
 
