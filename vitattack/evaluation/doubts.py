@@ -64,7 +64,7 @@ class Doubts:
             yield f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe"
         if outside:
             yield f"{outside} candidates of a foreign attack lay outside the budget and were dropped: they count as robust"
-        yield from doubts_of([int(r.evidence.get("flags", 0)) for r in self.records])
+        yield from doubts_of([max(0, int(r.evidence.get("flags", 0))) for r in self.records])
         if backoffs:
             yield f"out of memory: batches were halved {backoffs} times, so records may differ from a run without"
         if nudged:
