@@ -87,7 +87,7 @@ class Inside:
     def shares(self, x: Tensor) -> dict[str, Tensor]:
         """The counted passes, spread evenly over the samples they were spent on."""
         none = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        return {name: share(getattr(self.passes, name), none) for name in ("forwards", "backwards")}
+        return {name: share(getattr(self.passes, name), none.clone()) for name in ("forwards", "backwards")}
 
 
 @contextlib.contextmanager
