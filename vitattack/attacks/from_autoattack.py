@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -45,15 +46,23 @@ NORMS = {"linf": "Linf", "l2": "L2"}
 @cache
 def package() -> str:
     """The official package where it is installed, else its copy on the package index."""
-    for name in ("autoattack", "pyautoattack"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise UsageError(f"the package {name} needs {error.name}: pip install {error.name}") from None
-        else:
-            return name
-    raise UsageError("autoattack_ref runs the AutoAttack package, which is missing: pip install pyautoattack")
+    name = next(filter(_is_package, ("autoattack", "pyautoattack")), None)
+    if name is None:
+        raise UsageError("autoattack_ref runs the AutoAttack package, which is missing: pip install pyautoattack")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"the package {name} needs {error.name}: pip install {error.name}") from None
+    return name
+
+
+def _is_package(name: str) -> bool:
+    """Not merely a script of that name in the folder one happens to be in."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ValueError:  # something that was put there by hand
+        return False
+    return found is not None and found.submodule_search_locations is not None
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,7 @@ class Reference:
     ) -> tuple[Tensor, Tensor]:
         """One stage on the samples still standing: its candidates, and which of them fool the plain victim."""
         with fenced(f"stage {stage} of autoattack_ref", victim, x, rng) as inside:
-            part = self._part(stage, classes, inside.model, inside.seed, x.device)
+            part = self.part(stage, classes, inside.model, inside.seed, x.device)
             found = part.perturb(x.float(), y.clone())
         for name, rows in inside.shares(x).items():
             evidence[name][active] += rows
@@ -179,15 +188,17 @@ class Reference:
             evidence["flags"][active] |= Flag.ZERO_GRADIENT
         return seen.x_adv, seen.fooled
 
-    def _part(self, stage: str, classes: int, model: nn.Module, seed: int, device: torch.device) -> Any:
-        """The package's attack of one stage, with the settings of the version."""
-        name = package()
+    def whole(self, model: nn.Module, seed: int, device: torch.device) -> Any:
+        """The package's AutoAttack, set to the version and the budget."""
         settings = {"norm": NORMS[self.ball.norm], "eps": self.ball.eps, "seed": seed, "version": self.version}
-        if name == "autoattack":
+        if package() == "autoattack":
             settings["verbose"] = False
-        whole = importlib.import_module(name).AutoAttack(model, device=device, **settings)
+        return importlib.import_module(package()).AutoAttack(model, device=device, **settings)
+
+    def part(self, stage: str, classes: int, model: nn.Module, seed: int, device: torch.device) -> Any:
+        """The package's attack of one stage, with the settings of the version."""
         attribute, values = PARTS[stage]
-        part = getattr(whole, attribute)
+        part = getattr(self.whole(model, seed, device), attribute)
         part.logger = None  # its checks then warn, and warnings are collected
         part.seed = seed
         part.n_target_classes = min(getattr(part, "n_target_classes", 9), classes - 1)
