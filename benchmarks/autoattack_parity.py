@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
 
 import vitattack
-from vitattack.attacks.from_autoattack import STAGES
 from vitattack.evaluation.api import Reporter
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
 from vitattack.evaluation.run import Watch
+from vitattack.evaluation.stages import broken
 
 
 class Progress(Reporter):
@@ -49,9 +48,7 @@ def cost(result: Result, status: str) -> str:
 
 def fell(result: Result) -> str:
     """How many samples each stage broke, in the order of the stages."""
-    stages = Counter(int(r.evidence.get("stage", -1)) for r in result.records if r.status == "fooled")
-    names = STAGES["standard"]
-    return ", ".join(f"{names[s] if 0 <= s < len(names) else s} {n}" for s, n in sorted(stages.items())) or "nobody"
+    return ", ".join(f"{name} {count}" for name, count in broken(result.job.attack, result.records).items())
 
 
 def main() -> None:

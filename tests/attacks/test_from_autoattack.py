@@ -20,6 +20,7 @@ from vitattack.attacks.flags import Flag
 from vitattack.attacks.foreign import seed_of, seeded
 from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting
+from vitattack.evaluation.stages import broken
 from vitattack.models.victim import Victim, frozen
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
@@ -185,6 +186,21 @@ def test_the_checks_of_the_package_become_doubts(how: str, flag: Flag, doubt: st
     assert all(int(f) == flag for f in flags)
     doubts = evaluate(victim, text, threat="linf:3/255", data=(x, y), threads=1).doubts
     assert any(doubt in line for line in doubts) if doubt else not any("check finds" in line for line in doubts)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("autoattack_ref(steps=2, queries=2)", ("apgd-ce", "apgd-t", "fab-t", "square")),
+        ("autoattack_ref(version=rand, steps=2)", ("apgd-ce", "apgd-dlr")),
+        ("autoattack_ref(version='plus', stages=('square', 'apgd-ce'), steps=2)", ("square", "apgd-ce")),
+    ],
+)
+def test_results_name_the_stages(text: str, names: tuple[str, ...]) -> None:
+    victim, x, y = plane(Plane(5), 5)
+    result = evaluate(victim, text, threat="linf:3/255", data=(x, y), threads=1).results[0]
+    found = broken(result.job.attack, result.records)
+    assert tuple(found) == names and sum(found.values()) == result.count("fooled") > 0
 
 
 def test_settings_below_autoattack_are_doubted() -> None:

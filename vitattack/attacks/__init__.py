@@ -4,6 +4,7 @@ from vitattack.attacks import (  # noqa: F401 - they register what they define
     ensemble,
     from_autoattack,
     from_torchattacks,
+    measured,
     named,
     scaled,
 )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntFlag
-
-# AutoAttack's own limit: more than this share of all samples broken by Square alone looks like masked gradients.
-SQUARE_SHARE = 0.002
 
 
 class Flag(IntFlag):
@@ -15,7 +12,6 @@ class Flag(IntFlag):
     DYNAMIC = 4
     ZERO_GRADIENT = 8
     LEFT_OUT = 16
-    BY_SQUARE = 32
 
 
 SAID = {
@@ -27,7 +23,7 @@ SAID = {
 }
 
 
-def doubts_of(flags: Sequence[int]) -> Iterator[str]:
+def doubts_of(flags: Iterable[int]) -> Iterator[str]:
     """What a reader should know, from the flags of all samples of a job."""
     raised = 0
     for flag in flags:
@@ -35,9 +31,3 @@ def doubts_of(flags: Sequence[int]) -> Iterator[str]:
     for flag, said in SAID.items():
         if raised & flag:
             yield said
-    by_square = sum(bool(flag & Flag.BY_SQUARE) for flag in flags)
-    if by_square > SQUARE_SHARE * len(flags):
-        yield (
-            f"Square alone broke {by_square} of {len(flags)} samples that the gradient attacks had left standing: "
-            "their gradients may be masked"
-        )

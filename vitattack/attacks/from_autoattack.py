@@ -20,6 +20,7 @@ from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.registry import did_you_mean
 from vitattack.rng import SampleRng
+from vitattack.syntax import Call
 from vitattack.threat import LpBall
 
 Version = Literal["standard", "plus", "rand"]
@@ -133,8 +134,6 @@ class Reference:
             result[gone] = x_adv[fooled]
             evidence["fooled"][gone] = True
             evidence["stage"][gone] = number
-            if stage == "square":
-                evidence["flags"][gone] |= Flag.BY_SQUARE
             active = active[~fooled]
         return Crafted(result, evidence)
 
@@ -216,11 +215,18 @@ class Reference:
         return part
 
 
+def _stage_names(options: dict[str, Any]) -> tuple[str, ...]:
+    """The stages that options as parsed stand for."""
+    version = options.get("version", "standard")
+    return options.get("stages") or STAGES[version.name if isinstance(version, Call) else version]
+
+
 @register(
     "autoattack_ref",
     paper="Croce & Hein, ICML 2020, the authors' code",
     quick="autoattack_ref(stages=('apgd-ce',), steps=10)",
     foreign=True,
+    stages=_stage_names,
 )
 def autoattack_ref(
     ball: LpBall,
