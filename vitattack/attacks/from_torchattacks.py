@@ -33,6 +33,7 @@ REFUSED = {
 }
 # Steps of their papers; the classes make 10 unless told.
 PAPER_STEPS = {"APGD": 100, "APGDT": 100, "FAB": 100}
+LEAST_CLASSES = {"APGDT": 4}  # its loss looks at the four largest logits
 BUDGETS = ("eps", "max_epsilon", "norm")
 NORMS = {"linf": "Linf", "l2": "L2"}
 
@@ -144,9 +145,15 @@ class TorchAttack:
             settings: dict[str, Any] = {"eps": self.ball.eps, "max_epsilon": self.ball.eps, "seed": inside.seed}
             settings["norm"] = NORMS[self.ball.norm]
             if "n_classes" in known:
-                # targets are the 9 classes closest to the prediction, or as many as there are
                 with torch.no_grad():
-                    settings["n_classes"] = min(10, inside.model(single[:1]).shape[1])
+                    classes = inside.model(single[:1]).shape[1]
+                if classes < LEAST_CLASSES.get(self.name, 2):
+                    raise UsageError(
+                        f"torchattacks.{self.name} needs at least {LEAST_CLASSES[self.name]} classes, "
+                        f"the model has {classes}: use another class"
+                    )
+                # targets are the 9 classes closest to the prediction, or as many as there are
+                settings["n_classes"] = min(10, classes)
             settings = {key: value for key, value in settings.items() if key in known} | dict(self.options)
             attack = kind(inside.model, **settings)
             attack.set_device(x.device)
