@@ -18,6 +18,7 @@ Examples:
   vitattack eval tiny-vit pgd "gama(steps=50)" --limit 200  two attacks and their worst case
   vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
+  vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
@@ -27,7 +28,7 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 )
 @click.argument("model", default="tiny-vit")
 @click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
-@option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
+@option("--threat", default="linf:8/255", help="Budget: linf:8/255, l2:0.5 or spatial:16px,30deg.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")

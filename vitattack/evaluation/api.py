@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitattack import data as data_sets
 from vitattack import spec
-from vitattack.attacks.base import Attack, Crafted, learns
+from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration
 from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
@@ -111,9 +111,10 @@ def evaluate(
             )
         if calibration is not None and not any(map(learns, built.values())):
             raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-        other = (
-            _calibration(calibration, samples, folder, victim.transform) if any(map(learns, built.values())) else None
-        )
+        other = None
+        if any(map(learns, built.values())):
+            required = any(map(needs_calibration, built.values()))
+            other = _calibration(calibration, samples, folder, victim.transform, required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, text in enumerate(texts):
@@ -222,8 +223,13 @@ def open_data(
 
 
 def _calibration(
-    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, transform: str
-) -> DataSet:
+    given: str | tuple[Tensor, Tensor] | None,
+    samples: DataSet,
+    data_dir: Path | None,
+    transform: str,
+    *,
+    required: bool = True,
+) -> DataSet | None:
     """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
@@ -234,6 +240,8 @@ def _calibration(
         return chosen
     used = set(samples.rows)
     spare = tuple(row for row in range(len(samples.source)) if row not in used)[:128]
+    if not spare and not required:
+        return None
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
     return replace(samples, rows=spare, text=f"{samples.text} (rows left over)")

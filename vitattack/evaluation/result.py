@@ -61,6 +61,12 @@ class Result:
         found = referee(self)
         return {"referee": found.json()} if found else {}
 
+    def _spatial(self) -> dict[str, Any]:
+        from vitattack.evaluation.spatial_report import spatial_report  # it reads results
+
+        found = spatial_report(self)
+        return {"spatial": found.json()} if found else {}
+
     def json(self) -> dict[str, Any]:
         forwards, backwards = stats.mean_passes(self.records)
         return {
@@ -80,6 +86,7 @@ class Result:
             "seconds": round(self.seconds, 3),
             "doubts": list(self.doubts),
             **self._referee(),
+            **self._spatial(),
             "run": str(self.folder) if self.folder else None,
         }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from vitattack.evaluation import stats
 from vitattack.evaluation.referee import referee
 from vitattack.evaluation.result import Evaluation
+from vitattack.evaluation.spatial_report import spatial_report
 from vitattack.evaluation.stats import Accuracy
 from vitattack.report.table import Table
 
@@ -29,7 +30,7 @@ def _row(name: str, accuracy: Accuracy, *cost: str) -> tuple[str, ...]:
 
 def table(evaluation: Evaluation) -> Table:
     """`fwd` and `bwd` are mean passes per attacked (clean-correct) sample, `step` the mean step of the first success."""
-    rows = [_row("clean", evaluation.clean)]
+    rows, spatial_notes = [_row("clean", evaluation.clean)], []
     for result in evaluation.results:
         forwards, backwards = stats.mean_passes(result.records)
         first = result.mean_first_success
@@ -39,10 +40,15 @@ def table(evaluation: Evaluation) -> Table:
                 result.job.attack, result.robust, f"{forwards:.1f}", f"{backwards:.1f}", shown, f"{result.seconds:.1f}"
             )
         )
+        found = spatial_report(result)
+        if found is not None:
+            rows += [_row("  shifts only", found.shifts), _row("  rotations only", found.rotations)]
+            spatial_notes += [f"{result.job.attack}: {found.note}"] if found.note else []
     if len(evaluation.results) > 1:
         rows.append(_row("worst case", evaluation.worst_case))
     job = evaluation.job
     notes = [_paired_note(*pair) for pair in evaluation.paired()]
+    notes += spatial_notes
     notes += [f"doubt: {doubt}" for doubt in evaluation.doubts]
     title = f"{job.model} | {job.threat} | {job.data} | n = {evaluation.n} | seed {job.seed}"
     return Table(title, COLUMNS, rows, notes)
