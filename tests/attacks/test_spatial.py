@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -50,18 +51,19 @@ def calibration(victim: Victim, n: int = 8) -> SpatialGrid:
     return grid(GRID).prepare(victim, lambda: (other, labels), rng=rng(1))
 
 
-def brute(victim: Victim, x: Tensor, y: Tensor, threat: Spatial = SMALL, shifts: int = 3, angles: int = 5) -> Tensor:
-    """(B, S, S, A) margins by the plainest loop there is: one image under one transform at a time."""
-    across, degrees = threat.shift, threat.angle
+@cache
+def brute() -> Tensor:
+    """(B, 3, 3, 5) margins by the plainest loop there is: one image under one transform at a time."""
+    victim, x, y = toy_data()
     rows = []
     for image, label in zip(x, y, strict=True):
-        for tx in torch.linspace(-across, across, shifts):
-            for ty in torch.linspace(-across, across, shifts):
-                for angle in torch.linspace(-degrees, degrees, angles):
+        for tx in torch.linspace(-SMALL.shift, SMALL.shift, 3):
+            for ty in torch.linspace(-SMALL.shift, SMALL.shift, 3):
+                for angle in torch.linspace(-SMALL.angle, SMALL.angle, 5):
                     with torch.no_grad():
                         logits = victim(transform(image[None], tx[None], ty[None], angle[None]))
                     rows.append(losses.Margin()(logits, label[None]))
-    return torch.cat(rows).view(len(x), shifts, shifts, angles)
+    return torch.cat(rows).view(16, 3, 3, 5)
 
 
 def check(crafted: Crafted, margins: Tensor, *, report: bool = True) -> None:
@@ -113,22 +115,20 @@ def test_every_order_is_a_permutation(shifts: int, angles: int) -> None:
     coarse = lattice.coarse()
     assert lattice.identity in coarse and len(coarse) <= 63
     assert sorted(lattice.fixed_order()) == everything
-    generator = random.Random(1)
-    fooled = [[generator.random() < 0.3 for _ in range(6)] for _ in coarse]
-    order = lattice.learned_order(fooled, [generator.random() for _ in coarse])
-    assert sorted(order) == everything
-    assert sorted(lattice.learned_order([[] for _ in coarse], [0.0] * len(coarse))) == everything
+    margins = torch.randn(len(coarse), 6, generator=torch.Generator().manual_seed(1))
+    margins[0, 0] = torch.nan
+    assert sorted(lattice.learned_order(margins)) == everything
+    assert sorted(lattice.learned_order(margins[:, :0])) == everything
 
 
 def test_the_learned_order_covers_images_greedily_by_hand() -> None:
-    lattice = Lattice(True, False, 3, 1)  # nine shifts, all of them coarse
-    nobody = [False] * 4
-    fooled = [nobody] * 9
-    fooled[2] = [True, True, False, False]
-    fooled[5] = [True, True, False, True]
-    fooled[7] = [False, False, True, False]
-    # 5 fools three, 7 the one left; then over again: 2 fools two of them, and the rest fool nobody
-    assert lattice.learned_order(fooled, [0.0] * 9)[:3] == [5, 7, 2]
+    lattice = Lattice(True, False, 3, 1)  # nine shifts, all of them coarse; 2, 6 and 8 are corners, 3, 5 and 7 edges
+    margins = -torch.ones(9, 20)
+    margins[5, :9] = 1  # 9 images + 1 for an edge
+    margins[2, :7] = 1  # 7 images, all among those nine, + 2 for a corner
+    margins[7, 9:13] = 1  # 4 others + 1
+    # after 5 the corner 2 is worth 7/4 + 2 and the edge 7 still 4 + 1; the next corner fools nobody
+    assert lattice.learned_order(margins)[:4] == [5, 7, 2, 0]
 
 
 def test_waves_double_and_hold_everything_once() -> None:
@@ -142,7 +142,7 @@ def test_waves_double_and_hold_everything_once() -> None:
 
 def test_verdicts_are_those_of_brute_force_in_any_order() -> None:
     victim, x, y = toy_data()
-    margins = brute(victim, x, y)
+    margins = brute()
     shuffled = list(range(COUNT))
     random.Random(3).shuffle(shuffled)
     for attack in (grid(GRID), calibration(victim), replace(grid(GRID), order=tuple(shuffled))):
@@ -172,7 +172,7 @@ def test_a_robust_image_costs_the_grid_and_a_fooled_one_less() -> None:
 
 def test_a_robust_image_comes_with_the_transform_of_the_largest_margin() -> None:
     victim, x, y = toy_data()
-    margins = brute(victim, x, y).flatten(1)
+    margins = brute().flatten(1)
     crafted = grid(GRID)(victim, x, y, rng=rng(16))
     robust = ~crafted.evidence["fooled"]
     with torch.no_grad():
@@ -182,7 +182,7 @@ def test_a_robust_image_comes_with_the_transform_of_the_largest_margin() -> None
 
 def test_the_full_grid_counts_and_finds_the_worst() -> None:
     victim, x, y = toy_data()
-    margins = brute(victim, x, y)
+    margins = brute()
     attack = grid("spatial(shifts=3, angles=5, full_grid=True)")
     crafted = attack(victim, x, y, rng=rng(16))
     check(crafted, margins)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,12 @@ from vitattack.errors import UsageError
 from vitattack.spatial import Spatial
 
 MOST = 1_000_000
+# So many points are picked one by one, the rest sorted: the pick of a point looks at all of them.
+GREEDY = 500
+# A point in a corner of the range is taken to fool this many images besides those it was seen to fool.
+BONUS = 3.0
+# What is left of the weight of an image each time a point that fools it is picked.
+COVERED = 0.25
 
 
 @dataclass(frozen=True)
@@ -77,38 +82,38 @@ class Lattice:
         distances = self._distances
         return self._ordered(sorted(self.coarse(), key=lambda n: (-distances[n], n)), distances)
 
-    def learned_order(self, fooled: Sequence[Sequence[bool]], margins: Sequence[float]) -> list[int]:
-        """From who is fooled by each coarse point, and by what mean margin: greedily, then by interpolated rates.
+    def learned_order(self, margins: Tensor) -> list[int]:
+        """From the margins of some images, (coarse points, images): always the point that fools most of them next.
 
-        Of the coarse points comes next the one that fools most of those images no point before it fools; the order
-        of the rest follows the rates between the coarse points.
+        Between the coarse points margins are interpolated. An image that a point before fools counts less and less, so
+        that the next one is of another kind, and far points have a head start for the images that nothing here fools.
         """
-        coarse = self.coarse()
-        rates = [sum(row) for row in fooled]
-        left, head, covered = set(range(len(coarse))), [], set[int]()
-        while left:
-            gains = {at: sum(hit and i not in covered for i, hit in enumerate(fooled[at])) for at in left}
-            at = max(left, key=lambda at: (gains[at], rates[at], margins[at], -at))
-            if gains[at] == 0 and covered:
-                covered = set()  # everybody who can be is fooled: cover them once more
-                continue
-            covered |= {i for i, hit in enumerate(fooled[at]) if hit}
-            head.append(coarse[at])
-            left.remove(at)
-        scores = list(zip(self._between(rates), self._between(margins), self._distances, strict=True))
-        return self._ordered(head, scores)
+        fools = (self._between(margins) > 0).double()
+        weights = torch.ones(fools.shape[1], dtype=torch.float64)
+        bonus = torch.tensor(self._distances, dtype=torch.float64) * BONUS / 3
+        order: list[int] = []
+        taken = torch.zeros(len(self), dtype=torch.bool)
+        for _ in range(min(len(self), GREEDY)):
+            at = int((fools @ weights + bonus).masked_fill(taken, -1).argmax())
+            order.append(at)
+            taken[at] = True
+            weights = torch.where(fools[at] > 0, weights * COVERED, weights)
+        return self._ordered(order, (fools.sum(1) + bonus).tolist())
 
-    def _ordered(self, head: list[int], scores: Sequence[Any]) -> list[int]:
+    def _ordered(self, head: list[int], scores: Sequence[float]) -> list[int]:
         """The head, then the rest by falling score."""
-        tail = sorted(set(range(len(self))) - set(head), key=lambda n: (scores[n], -n), reverse=True)
+        tail = sorted(set(range(len(self))) - set(head), key=lambda n: (-scores[n], n))
         return head + tail
 
-    def _between(self, values: Sequence[float]) -> list[float]:
-        """Values at the coarse points, interpolated to all."""
-        sides = [min(3, self.shape[0]), min(3, self.shape[1])]
-        at = torch.tensor(values, dtype=torch.float64).view(1, 1, *sides, -1)
+    def _between(self, margins: Tensor) -> Tensor:
+        """(N, images) from (coarse points, images)."""
+        images = margins.shape[1]
+        if images == 0:
+            return margins.new_zeros(len(self), 0)
+        sides = (min(3, self.shape[0]), min(3, self.shape[1]))
+        at = margins.double().T.reshape(images, 1, *sides, -1).nan_to_num(0, 0, 0)
         smooth = F.interpolate(at, size=self.shape, mode="trilinear", align_corners=True)
-        return [round(value, 9) for value in smooth.flatten().tolist()]
+        return smooth.reshape(images, -1).T
 
     @property
     def _distances(self) -> list[float]:

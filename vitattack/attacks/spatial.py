@@ -141,17 +141,15 @@ class SpatialGrid:
         x, y = (rows[: self.calibration] for rows in calibration())
         if len(x) == 0:
             return self
-        coarse = self.lattice.coarse()
-        table = self.lattice.table(self.threat, x).to(x)[torch.tensor(coarse)]
+        table = self.lattice.table(self.threat, x).to(x)[torch.tensor(self.lattice.coarse())]
+        margins = []
         with frozen(victim), torch.no_grad():
             right = losses.correct(victim(x), y)
             x, y = x[right], y[right]
-            fooled, margins = [], []
-            for part in table:
-                logits = victim(transforms(x, *part[:, None])[0]) if len(x) else x.new_zeros(0, 2)
-                fooled.append((~losses.correct(logits, y)).tolist())
-                margins.append(float(losses.Margin()(logits, y).nan_to_num(0, 0, 0).mean()) if len(x) else 0.0)
-        return replace(self, order=tuple(self.lattice.learned_order(fooled, margins)))
+            for at in table if len(x) else ():
+                margins.append(losses.Margin()(victim(transforms(x, *at[:, None])[0]), y).cpu())
+        seen = torch.stack(margins) if margins else torch.zeros(len(table), 0)
+        return replace(self, order=tuple(self.lattice.learned_order(seen)))
 
     def learned(self) -> dict[str, Any] | None:
         return {"order": list(self.order)} if self.order else None
