@@ -13,6 +13,7 @@ from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ANY, register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient import Gradient
+from vitattack.attacks.noise import Noise
 from vitattack.attacks.starts import Clean, Corner, Edge, Gauss, Start, Uniform
 from vitattack.attacks.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
 from vitattack.errors import UsageError
@@ -158,11 +159,14 @@ def mifpe(
 @register("pma", paper="Xie et al., CVPR 2025", quick="pma(steps=4)")
 def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "first_success") -> Stages:
     """Probability margin attack: two runs that first move one term of the margin, then both; two cosines from 2 eps."""
+    return _decomposed(ball, steps, step, stop, "prob")
+
+
+def _decomposed(ball: LpBall, steps: int, step: float, stop: Stop, space: Literal["prob", "logit"]) -> Stages:
     rule = Steepest(step, Cosine(cycles=2))
     leads: tuple[Literal["true", "wrong"], ...] = ("true", "wrong")
-    return Stages(
-        tuple(Gradient(ball, steps, rule, LeadThenMargin(lead), Uniform(), stop) for lead in leads), fresh=True
-    )
+    runs = (Gradient(ball, steps, rule, LeadThenMargin(lead, space), Uniform(), stop) for lead in leads)
+    return Stages(tuple(runs), fresh=True)
 
 
 @register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=ANY)
@@ -177,3 +181,21 @@ def restarts(n: int, inner: Attack) -> Stages:
 def worst(*attacks: Attack) -> Stages:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
     return Stages(tuple(attacks))
+
+
+@register("md", paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")
+def md(ball: LpBall, *, steps: int = 50, step: float = 2.0, stop: Stop = "first_success") -> Stages:
+    """Margin decomposition attack: two runs that first move one term of the logit margin, then both; two cosines from 2 eps."""
+    return _decomposed(ball, steps, step, stop, "logit")
+
+
+@register("random", paper="baseline", quick="random(tries=3)", black_box=True)
+def random(ball: LpBall, *, tries: int = 1) -> Noise:
+    """Uniform noise: points of the ball, tried one after the other."""
+    return Noise(ball, Uniform(), tries)
+
+
+@register("gaussian", paper="baseline", quick="gaussian(tries=3)", black_box=True)
+def gaussian(ball: LpBall, *, std: float = 1.0, tries: int = 1) -> Noise:
+    """Normal noise with a deviation of `std` eps per pixel, cut off at the budget."""
+    return Noise(ball, Gauss(std * ball.eps if ball.eps else std), tries)
