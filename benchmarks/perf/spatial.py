@@ -2,11 +2,12 @@
 
     python benchmarks/perf/spatial.py [--images 16] [--rounds 3] [--threads 1] [--full]
 
-ViT-Tiny at 224 px on 16 of the embedded photographs, enlarged; random weights whose class biases are centred, so that
-it sees several classes; labels are its own predictions. All sides try 3 x 3 shifts in [-16, 16] px with 5 rotations in
-[-30, 30] degrees. How much survivors-only saves depends on how many images fall, so that stands beside the ratios, and
-so does the price of one transform where nothing falls. foolbox counts a pixel as 2/224 of the image (ours is 2/223) and
-ART looks for one transform that fools most images and not for the worst of each: of these two, times are compared.
+ViT-Tiny at 224 px on 16 of the embedded photographs, enlarged; random weights, which see one class everywhere until
+their mean logits are taken off the biases: 0.6 of them, with which about half of the images fall (1.0: nearly all, 0.0:
+none); labels are its own predictions. All sides try 3 x 3 shifts in [-16, 16] px with 5 rotations in [-30, 30] degrees.
+What survivors-only saves depends on how many images fall, so that stands beside the ratios, and so does "ours,
+everything": everybody through the whole grid, with nobody dropped. foolbox counts a pixel as 2/224 of the image (ours is
+2/223), and ART looks for one transform that fools most images, not for the worst of each: of ART only the time counts.
 --full times ours alone on all 2,511 as well. foolbox comes with `make test`; for ART, which must not meet our pins:
 
     python -m venv art && art/bin/pip install -e . foolbox adversarial-robustness-toolbox cloudpickle
@@ -31,6 +32,7 @@ from vitattack.spatial import Spatial, transform, transforms
 
 SHIFTS, ANGLES = 3, 5
 WHOLE = 2511
+CENTRED = 0.6
 THREAT = Spatial(16.0, 30.0)
 
 
@@ -40,7 +42,7 @@ def workload(count: int) -> tuple[Victim, Tensor, Tensor]:
     x = F.interpolate(images, size=224, mode="bilinear")
     victim = tiny224()
     with torch.no_grad():
-        victim.model.head.bias -= victim(x[count:]).mean(0)  # type: ignore[union-attr, operator]
+        victim.model.head.bias -= CENTRED * victim(x[count:]).mean(0)  # type: ignore[union-attr, operator]
         return victim, x[:count], victim(x[:count]).argmax(1)
 
 
