@@ -99,8 +99,8 @@ models:
     num_classes: 10
     input: 32
     dataset: cifar10
-    weights: {source: embedded, file: a.safetensors, sha256: "0"}
-"""
+    weights: {from: [embedded], file: a.safetensors, sha256: "HASH"}
+""".replace("HASH", "0" * 64)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ models:
     [
         (("    summary: s", "    sumary: s"), "unknown key 'sumary': did you mean summary"),
         (("    arch: small:tiny_vit_32\n", ""), r"model 1: arch is missing"),
-        (("source: embedded", "source: embeded"), "did you mean embedded"),
-        ((', sha256: "0"', ""), "need file and sha256"),
+        (("from: [embedded]", "from: embeded"), "did you mean embedded"),
+        ((f', sha256: "{"0" * 64}"', ""), "need file and sha256"),
         (("schema: 1", "schema: 2"), "is no zoo file"),
         (("  - id: a", "  - id: !!python/object:os.system a"), "cannot read the zoo file"),
         (

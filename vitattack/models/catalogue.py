@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,7 @@ import yaml
 
 from vitattack._assets import ZOO_FILE
 from vitattack.errors import UsageError
-from vitattack.registry import did_you_mean
-
-SOURCES = ("embedded", "timm", "hf-hub")
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Where a checkpoint comes from and what it must hash to."""
-
-    source: str
-    file: str | None = None
-    sha256: str | None = None
-    size: int | None = None
-    weights_key: str | None = None
-    strip_prefix: str | None = None
+from vitattack.models.sources import Weights, checked, weights_of
 
 
 @dataclass(frozen=True)
@@ -81,31 +67,12 @@ def entries(path: Path = ZOO_FILE) -> dict[str, Entry]:
 
 
 def _entry(item: Any, where: str) -> Entry:
-    values = _checked(item, Entry, where)
+    values = checked(item, Entry, where)
     where = f"{where} ({values['id']})"
     if values["weights"] is not None:
-        weights = Weights(**_checked(values["weights"], Weights, where))
-        if weights.source not in SOURCES:
-            raise UsageError(f"{where}: " + did_you_mean("weights source", weights.source, SOURCES))
-        if weights.source == "embedded" and not (weights.file and weights.sha256):
-            raise UsageError(f"{where}: embedded weights need file and sha256")
-        values["weights"] = weights
-    values["reported"] = tuple(Reported(**_checked(r, Reported, where)) for r in values.get("reported", []))
+        values["weights"] = weights_of(values["weights"], where)
+    values["reported"] = tuple(Reported(**checked(r, Reported, where)) for r in values.get("reported", []))
     normalize = values.get("normalize")
     if normalize is not None and set(normalize) != {"mean", "std"}:
         raise UsageError(f"{where}: normalize needs mean and std, or null for a model that takes [0,1]")
     return Entry(**values)
-
-
-def _checked(item: Any, kind: type, where: str) -> dict[str, Any]:
-    if not isinstance(item, dict):
-        raise UsageError(f"{where}: expected keys and values, found {type(item).__name__}")
-    known = {f.name: f for f in fields(kind)}
-    for key in item:
-        if key not in known:
-            raise UsageError(f"{where}: " + did_you_mean("key", str(key), known))
-    required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
-    absent = [name for name in required if name not in item]
-    if absent:
-        raise UsageError(f"{where}: {absent[0]} is missing")
-    return dict(item)

@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from torch import Tensor, nn
 from vitattack.errors import UsageError
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
+Declared = str | Sequence[str] | None  # one, or several in the order they are tried or applied
 
 
 def read_state(
-    path: Path, *, sha256: str | None = None, weights_key: str | None = None, strip_prefix: str | None = None
+    path: Path, *, sha256: str | None = None, weights_key: Declared = None, strip_prefix: Declared = None
 ) -> dict[str, Tensor]:
     """The named tensors of a checkpoint. Containers and prefixes are opened only when declared."""
+    keys, prefixes = _several(weights_key), _several(strip_prefix)
     if not path.is_file():
         raise UsageError(f"weights file '{path}' does not exist: check the path")
     if sha256 is not None:
@@ -31,10 +34,12 @@ def read_state(
         if found != sha256:
             raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
     content = _parse(path)
-    if weights_key is not None:
-        if not isinstance(content.get(weights_key), dict):
-            raise UsageError(f"'{path.name}' has no '{weights_key}': it holds {_some(content)}")
-        content = content[weights_key]
+    if keys:
+        present = [key for key in keys if isinstance(content.get(key), dict)]
+        if not present:
+            wanted = "' or '".join(keys)
+            raise UsageError(f"'{path.name}' has no '{wanted}': it holds {_some(content)}")
+        content = content[present[0]]
     nested = [key for key, value in content.items() if isinstance(value, dict)]
     if nested and not any(isinstance(value, Tensor) for value in content.values()):
         raise UsageError(f"'{path.name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
@@ -45,9 +50,22 @@ def read_state(
             raise UsageError(
                 f"'{path.name}' holds {key} in a special form ({value.dtype}, {value.layout}): save dense tensors"
             )
-    if strip_prefix:
-        return {name.removeprefix(strip_prefix): tensor for name, tensor in content.items()}
-    return dict(content)
+    return _stripped(content, prefixes, path.name)
+
+
+def _several(declared: Declared) -> tuple[str, ...]:
+    return () if declared is None else (declared,) if isinstance(declared, str) else tuple(declared)
+
+
+def _stripped(content: dict[str, Tensor], prefixes: Sequence[str], name: str) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    for key, tensor in content.items():
+        for prefix in prefixes:
+            key = key.removeprefix(prefix)
+        if key in state:
+            raise UsageError(f"'{name}' has two tensors named {key} once {' and '.join(prefixes)} is cut: strip less")
+        state[key] = tensor
+    return state
 
 
 def _parse(path: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitattack._assets import EMBEDDED
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.errors import UsageError
+from vitattack.models import fetch
 from vitattack.models.catalogue import Entry, entries
 from vitattack.models.small import SMALL
 from vitattack.models.victim import Victim, probe
@@ -100,17 +100,9 @@ def _from_entry(entry: Entry) -> Loaded:
         raise UsageError(f"the weights of '{entry.id}' are not public: only its published numbers are in the zoo")
     if entry.adapter is not None:
         raise UsageError(f"'{entry.id}' needs the adapter '{entry.adapter}', which this version does not have")
-    if entry.weights.source != "embedded":
-        return _from_timm(f"{entry.weights.source}:{entry.weights.file}")
-    assert entry.weights.file is not None
-    state = read_state(
-        EMBEDDED / entry.weights.file,
-        sha256=entry.weights.sha256,
-        weights_key=entry.weights.weights_key,
-        strip_prefix=entry.weights.strip_prefix,
-    )
+    state = fetch.state(entry.weights, name=entry.id)
     model = build(entry.arch, entry.arch_kwargs)
-    load_strict(model, {name: tensor.float() for name, tensor in state.items()}, entry.weights.file)
+    load_strict(model, {name: tensor.float() for name, tensor in state.items()}, entry.id)
     victim = Victim(
         model,
         name=entry.id,
