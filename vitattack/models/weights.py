@@ -35,11 +35,11 @@ def read_state(
             raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
     content = _parse(path)
     if keys:
-        present = [key for key in keys if isinstance(content.get(key), dict)]
+        present = [key for key in keys if key == "." or isinstance(content.get(key), dict)]
         if not present:
             wanted = "' or '".join(keys)
             raise UsageError(f"'{path.name}' has no '{wanted}': it holds {_some(content)}")
-        content = content[present[0]]
+        content = content if present[0] == "." else content[present[0]]
     nested = [key for key, value in content.items() if isinstance(value, dict)]
     if nested and not any(isinstance(value, Tensor) for value in content.values()):
         raise UsageError(f"'{path.name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
