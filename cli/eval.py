@@ -18,7 +18,7 @@ Examples:
   vitattack eval tiny-vit pgd "gama(steps=50)" --limit 200  two attacks and their worst case
   vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
-  vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val
+  vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
 A run that was stopped goes on with the same command; a finished one prints its stored table.

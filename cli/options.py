@@ -53,10 +53,12 @@ data_options = together(
 )
 file_options = together(
     option("--arch", help="Architecture of a checkpoint file: a timm name or small:NAME."),
+    option("--num-classes", type=click.IntRange(1), help="Its number of classes; default: the architecture's own."),
     option("--arch-kwargs", default="{}", help="Its arguments as JSON, such as '{\"num_classes\": 10}'."),
     option("--normalize", help="How the file's model normalises: none, cifar10, imagenet, half or MEAN/STD."),
     option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
     option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
+    option("--adapter", help="Renames tensors before loading: swin, timm, normaliser or vit-patch."),
 )
 machine_options = together(
     option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
@@ -90,7 +92,7 @@ def model_options(given: dict[str, Any]) -> FileOptions:
         raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
     if not isinstance(arch_kwargs, dict):
         raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
-    keys = ("arch", "normalize", "weights_key", "strip_prefix")
+    keys = ("arch", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter")
     return FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
 
 

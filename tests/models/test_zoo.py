@@ -107,7 +107,7 @@ models:
     ("change", "message"),
     [
         (("    summary: s", "    sumary: s"), "unknown key 'sumary': did you mean summary"),
-        (("    arch: small:tiny_vit_32\n", ""), r"model 1: arch is missing"),
+        (("    arch: small:tiny_vit_32\n", ""), r"model 1 \(a\): arch is missing"),
         (("from: [embedded]", "from: embeded"), "did you mean embedded"),
         ((f', sha256: "{"0" * 64}"', ""), "need file and sha256"),
         (("schema: 1", "schema: 2"), "is no zoo file"),

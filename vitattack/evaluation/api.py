@@ -257,7 +257,9 @@ def _expected(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
     if entry is None or samples.text.partition("[")[0].removesuffix("-demo") != entry.dataset:
         return None
     reported = next((r for r in entry.reported if r.metric == "clean"), None)
-    return stats.share(round(reported.value / 100 * reported.n), reported.n) if reported else None
+    if reported is None or reported.n is None:
+        return None
+    return stats.share(round(reported.value / 100 * reported.n), reported.n)
 
 
 @dataclass(frozen=True)

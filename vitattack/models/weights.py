@@ -43,11 +43,11 @@ def tensors(content: dict[Any, Any], name: str, weights_key: Declared = None) ->
     """The tensors of a parsed checkpoint, from its top level or from the first of the keys it has."""
     keys = _several(weights_key)
     if keys:
-        present = [key for key in keys if isinstance(content.get(key), dict)]
+        present = [key for key in keys if key == "." or isinstance(content.get(key), dict)]
         if not present:
             wanted = "' or '".join(keys)
             raise UsageError(f"'{name}' has no '{wanted}': it holds {_some(content)}")
-        content = content[present[0]]
+        content = content if present[0] == "." else content[present[0]]
     nested = [printable(str(key), 40) for key, value in content.items() if isinstance(value, dict)]
     if nested and not any(isinstance(value, Tensor) for value in content.values()):
         raise UsageError(f"'{name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
