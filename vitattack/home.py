@@ -62,6 +62,11 @@ def folder(*parts: str) -> Path:
     return path
 
 
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 @contextmanager
 def locked(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Only one process at a time is inside; the lock of one that died is free again."""

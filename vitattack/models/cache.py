@@ -6,16 +6,15 @@ import datetime
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from vitattack import home
 from vitattack.errors import UsageError, VitattackError
+from vitattack.models import hub
 from vitattack.models.sources import Weights
-from vitattack.models.weights import file_sha256
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOCK_FILE = "weights.lock.json"
 
@@ -73,7 +72,7 @@ def expected(weights: Weights, name: str) -> tuple[str | None, str]:
 
 def verify(path: Path, weights: Weights, name: str) -> str:
     """The hash of a file; refused if size or hash are others than those expected. Nothing is parsed before this."""
-    size, found = path.stat().st_size, file_sha256(path)
+    size, found = path.stat().st_size, home.file_sha256(path)
     wanted, who = expected(weights, name)
     if weights.size is not None and weights.size != size:
         raise UsageError(f"it has {size:,} bytes, the zoo says {weights.size:,}: it is another file")
@@ -92,13 +91,18 @@ def converted(weights: Weights, name: str) -> Path | None:
         return None
     if note.get("weights_key") != list(weights.weights_key) or (wanted and note.get("original") != wanted):
         return None
-    if path.stat().st_size != note.get("size") or file_sha256(path) != note.get("sha256"):
+    if note.get("source") not in weights.mirrors:  # the name meant something else when this was fetched
+        return None
+    if path.stat().st_size != note.get("size") or home.file_sha256(path) != note.get("sha256"):
         return None
     return path
 
 
 def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str, source: str) -> Path:
     """The tensors as a safetensors file in the cache; the note beside it comes last and makes it valid."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     home.folder("weights")
     path = _place(name)
     _note_file(path).unlink(missing_ok=True)
@@ -114,7 +118,7 @@ def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str
         "original": original,
         "weights_key": list(weights.weights_key),
         "size": path.stat().st_size,
-        "sha256": file_sha256(path),
+        "sha256": home.file_sha256(path),
         "date": now(),
     }
     with home.whole(_note_file(path)) as beside:
@@ -126,6 +130,29 @@ def seems_there(name: str) -> bool:
     """Whether converted weights are in the cache, as far as a look at their size can tell."""
     path = _place(name)
     return path.is_file() and path.stat().st_size == _note(path).get("size")
+
+
+def whereabouts(weights: Weights | None, name: str) -> str:
+    """Where the weights of an entry are: `not public`, `embedded`, `cached`, `local`, or `not cached`."""
+    if weights is None:
+        return "not public"
+    kinds = [source.kind for source in weights.sources]
+    if "embedded" in kinds:
+        return "embedded"
+    if seems_there(name):
+        return "cached"
+    known = pins().get(name)
+    for source in weights.sources:
+        if source.kind == "file" and source.path.is_file():
+            return "local"
+        if source.kind == "hf-hub" and hub.cached(source, known.revision if known else None):
+            return "cached"
+        # timm is imported only for what was fetched once: a list of models must not wait for it.
+        if source.kind == "timm" and known and known.source == source.text:
+            found = hub.resolve(source)
+            if found.kind == "hf-hub" and hub.cached(found, known.revision):
+                return "cached"
+    return "not cached"
 
 
 def names() -> list[str]:

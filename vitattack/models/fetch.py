@@ -45,27 +45,13 @@ def pull(weights: Weights, *, name: str, offline: bool | None = None, unsafe: bo
     return _path(weights, name, offline, unsafe)[0]
 
 
-def whereabouts(weights: Weights | None, name: str) -> str:
-    """Where the weights of an entry are: `not public`, `embedded`, `cached`, `local`, or `not cached`."""
-    if weights is None:
-        return "not public"
-    kinds = [source.kind for source in weights.sources]
-    if "embedded" in kinds:
-        return "embedded"
-    if cache.seems_there(name):
-        return "cached"
-    known = cache.pins().get(name)
-    for source in weights.sources:
-        if source.kind == "file" and _local(source).is_file():
-            return "local"
-        if source.kind == "hf-hub" and hub.cached(source, known.revision if known else None):
-            return "cached"
-        # timm is imported only for what was fetched once: a list of models must not wait for it.
-        if source.kind == "timm" and known and known.source != source.text:
-            found = hub.resolve(source)
-            if found.kind == "hf-hub" and hub.cached(found, known.revision):
-                return "cached"
-    return "not cached"
+def fetched(weights: Weights, *, name: str, unsafe: bool = False) -> dict[str, str]:
+    """What was fetched, in words: the file, and size, hash and source of what came in."""
+    path = pull(weights, name=name, unsafe=unsafe)
+    origin = cache.pins().get(name)
+    size, sha256 = (origin.size, origin.sha256) if origin else (path.stat().st_size, home.file_sha256(path))
+    source = origin.source if origin else weights.mirrors[0]
+    return {"model": name, "from": source, "bytes": f"{size:,}", "sha256": sha256, "file": str(path)}
 
 
 def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tuple[Path, tuple[str, ...] | None]:
@@ -101,29 +87,29 @@ def _from(
         cache.verify(path, weights, name)
         return path, weights.weights_key
     if source.kind == "file":
-        path = _local(source)
+        path = source.path
         if not path.is_file():
             raise UsageError(f"the file '{path}' does not exist")
         cache.verify(path, weights, name)
         return path, weights.weights_key
-    source = hub.resolve(source)
+    found = hub.resolve(source)
     with home.locked(name, lambda: watch.current().note(f"{name}: another process is fetching it, waiting")):
         kept = cache.converted(weights, name)
         if kept is not None:
             return kept, None
-        if source.kind == "hf-hub":
-            return _from_hub(source, weights, name, offline, unsafe)
+        if found.kind == "hf-hub":
+            return _from_hub(source, found, weights, name, offline, unsafe)
         if offline:
             raise UsageError("the network is not to be used")
-        return _from_web(source, weights, name, unsafe), None
+        return _from_web(source, found, weights, name, unsafe), None
 
 
 def _from_hub(
-    source: Source, weights: Weights, name: str, offline: bool, unsafe: bool
+    source: Source, there: Source, weights: Weights, name: str, offline: bool, unsafe: bool
 ) -> tuple[Path, tuple[str, ...] | None]:
     """Safetensors stay in the hub's cache; anything else is converted into ours."""
     known = cache.pins().get(name)
-    path = hub.fetch(source, offline=offline, revision=known.revision if known else None)
+    path = hub.fetch(there, offline=offline, revision=known.revision if known else None)
     found = cache.verify(path, weights, name)
     if path.suffix == ".safetensors":
         parse_checkpoint(path)
@@ -134,9 +120,9 @@ def _from_hub(
     return made, None
 
 
-def _from_web(source: Source, weights: Weights, name: str, unsafe: bool) -> Path:
+def _from_web(source: Source, there: Source, weights: Weights, name: str, unsafe: bool) -> Path:
     file = home.folder("downloads") / home.plain(f"{name} {source.text}")
-    called = name if source.kind in ("gdrive", "nextcloud") else source.where.split("?")[0].rpartition("/")[2]
+    called = name if there.kind in ("gdrive", "nextcloud") else there.where.split("?")[0].rpartition("/")[2]
 
     def told(done: int, total: int | None) -> None:
         watch.current().progress(name, done, total or weights.size)
@@ -145,7 +131,7 @@ def _from_web(source: Source, weights: Weights, name: str, unsafe: bool) -> Path
         if not file.is_file():  # one that could run code and waits for --unsafe-pickle
             part = file.with_name(file.name + ".part")
             pinned = cache.expected(weights, name)[0] is not None
-            download(source.url, part, size=weights.size, pinned=pinned, progress=told)
+            download(there.url, part, size=weights.size, pinned=pinned, progress=told)
             part.replace(file)
         found = cache.verify(file, weights, name)
         made = _convert(file, called, found, source, weights, name, unsafe)
@@ -173,7 +159,3 @@ def _pin(path: Path, sha256: str, source: Source, name: str) -> None:
     made = cache.Pin(sha256, path.stat().st_size, source.text, cache.now(), hub.revision_of(path))
     if name not in cache.pins():
         cache.pin(name, made)
-
-
-def _local(source: Source) -> Path:
-    return Path(source.where).expanduser()

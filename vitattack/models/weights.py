@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.errors import UsageError
-from vitattack.home import printable
+from vitattack.home import file_sha256, printable
 from vitattack.models.checkpoint import parse
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".pth.tar")
@@ -77,11 +76,6 @@ def strip(content: dict[str, Tensor], strip_prefix: Declared, name: str) -> dict
             raise UsageError(f"'{name}' has two tensors named {key} once {' and '.join(prefixes)} is cut: strip less")
         state[key] = tensor
     return state
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def load_strict(model: nn.Module, state: dict[str, Tensor], name: str) -> None:
