@@ -45,13 +45,13 @@ def pull(weights: Weights, *, name: str, offline: bool | None = None, unsafe: bo
     return _path(weights, name, offline, unsafe)[0]
 
 
-def fetched(weights: Weights, *, name: str, unsafe: bool = False) -> dict[str, str]:
+def fetched(weights: Weights, *, name: str, unsafe: bool = False) -> dict[str, str | int]:
     """What was fetched, in words: the file, and size, hash and source of what came in."""
     path = pull(weights, name=name, unsafe=unsafe)
     origin = cache.pins().get(name)
     size, sha256 = (origin.size, origin.sha256) if origin else (path.stat().st_size, home.file_sha256(path))
     source = origin.source if origin else weights.mirrors[0]
-    return {"model": name, "from": source, "bytes": f"{size:,}", "sha256": sha256, "file": str(path)}
+    return {"model": name, "from": source, "bytes": size, "sha256": sha256, "file": str(path)}
 
 
 def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tuple[Path, tuple[str, ...] | None]:
@@ -140,10 +140,9 @@ def _from_web(source: Source, there: Source, weights: Weights, name: str, unsafe
         raise VitattackError(
             f"cannot write '{file.parent}' ({error.strerror or error}): make room or set VITATTACK_HOME"
         ) from error
-    except CouldRunCode:
-        raise
-    except UsageError:
-        file.unlink(missing_ok=True)  # whole, but not the file it should be
+    except UsageError as error:
+        if not isinstance(error, CouldRunCode) or error.hostile:
+            file.unlink(missing_ok=True)  # whole, but not what it should be
         raise
     file.unlink()
     return made

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vitattack import home
 from vitattack.errors import UsageError
 from vitattack.home import printable
 from vitattack.models import watch
@@ -56,6 +59,19 @@ def fetch(source: Source, *, offline: bool, revision: str | None = None) -> Path
         except Exception as error:  # the client and its transport each raise their own kinds
             raise UsageError(f"the hub does not give it ({_reason(error)})") from error
     raise AssertionError
+
+
+@contextmanager
+def offline_if_asked() -> Iterator[None]:
+    """VITATTACK_OFFLINE for those who call the hub's client themselves, as timm does."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or home.offline() is not None
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def revision_of(path: Path) -> str | None:

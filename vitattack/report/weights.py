@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vitattack.evaluation.smoke import Look
 from vitattack.evaluation.stats import Accuracy
 from vitattack.report.table import Table
 
 
-def pulled(rows: Sequence[dict[str, str]]) -> Table:
+def pulled(rows: Sequence[Mapping[str, str | int]]) -> Table:
     keys = ("model", "from", "bytes", "sha256", "file")
-    return Table("weights", keys, [tuple(row[key] for key in keys) for row in rows], left=5)
+    return Table(
+        "weights",
+        keys,
+        [[f"{row[key]:,}" if key == "bytes" else str(row[key]) for key in keys] for row in rows],
+        left=5,
+    )
 
 
 def looked(found: Look) -> Table:
