@@ -19,7 +19,7 @@ from .signals import Terminated
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
     "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
-    "models": "List the models of the zoo, or show one.",
+    "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",
 }

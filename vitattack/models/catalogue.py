@@ -17,10 +17,13 @@ import yaml
 
 from vitattack._assets import ZOO_FILE
 from vitattack.errors import UsageError
+from vitattack.home import home, printable
 from vitattack.models.normalise import NORMALISERS
 from vitattack.models.sources import Weights, checked, weights_of
 from vitattack.registry import did_you_mean
 
+LARGEST = 8 << 20
+MOST_VALUES = 1_000_000
 MERGED = ("weights", "protocols", "arch_kwargs")
 
 
@@ -62,26 +65,64 @@ class Entry:
     recipe: dict[str, Any] = field(default_factory=dict)
 
 
+def entries(path: Path | None = None) -> dict[str, Entry]:
+    """The shipped entries and the user's by id, or those of one file; a mistake is named with its entry and key."""
+    if path is not None:
+        return _shipped(path)
+    own = user_file()
+    if not own.is_file():
+        return _shipped(ZOO_FILE)
+    shipped, added = _shipped(ZOO_FILE), _read(own)
+    both = sorted(shipped.keys() & added.keys())
+    if both:
+        raise UsageError(f"'{both[0]}' in {own} is a model of vitattack: rename yours")
+    return {**shipped, **added}
+
+
+def user_file() -> Path:
+    """The user's own zoo, which `vitattack models add` writes."""
+    return home() / "models.yaml"
+
+
 @cache
-def entries(path: Path = ZOO_FILE) -> dict[str, Entry]:
-    """All entries by id; a mistake in the file is named with its entry and key."""
+def _shipped(path: Path) -> dict[str, Entry]:
+    return _read(path, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _read(path: Path, Loader: Any = yaml.SafeLoader) -> dict[str, Entry]:
+    """The entries of a file; only its own loader in C is fast, and only the one in Python survives deep nesting."""
     try:
-        content = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"cannot read the zoo file {path}: {' '.join(str(error).split())}") from error
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"the zoo file {path} is larger than {LARGEST >> 20} MB: it is refused")
+        content = yaml.load(path.read_text(), Loader=Loader)  # noqa: S506  # both are safe loaders
+        _check_growth(content)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"cannot read the zoo file {path}: {printable(str(error), 300)}") from error
     if not isinstance(content, dict) or content.get("schema") != 1 or not isinstance(content.get("models"), list):
         raise UsageError(f"{path.name} is no zoo file: it needs 'schema: 1' and a list 'models'")
     families = content.get("families", {})
     found: dict[str, Entry] = {}
     for number, item in enumerate(content["models"]):
-        entry = _entry(item, families, f"{path.name}, model {number + 1}")
+        entry = entry_of(item, f"{path.name}, model {number + 1}", families)
         if entry.id in found:
             raise UsageError(f"{path.name}: id '{entry.id}' stands twice")
         found[entry.id] = entry
     return found
 
 
-def _entry(item: Any, families: Any, where: str) -> Entry:
+def _check_growth(content: Any) -> None:
+    """A few anchors can stand for more values than memory holds; each use of one counts here."""
+    waiting, seen = [content], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen > MOST_VALUES:
+            raise ValueError(f"its anchors stand for more than {MOST_VALUES:,} values")
+        waiting += list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def entry_of(item: Any, where: str, families: Any = None) -> Entry:
+    """One model of a zoo file, checked; `where` is how a mistake in it is named."""
     if isinstance(item, dict) and "id" in item:
         where = f"{where} ({item['id']})"
     item = _with_family(item, families, where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -71,6 +72,11 @@ class Source:
             folder, _, file = path.rpartition("/")
             return f"{share}{token}/download?path={quote('/' + folder, safe='')}&files={quote(file, safe='')}"
         return self.where
+
+    @property
+    def path(self) -> Path:
+        """The file of a local source."""
+        return Path(self.where).expanduser()
 
     def _groups(self) -> tuple[str | None, ...]:
         matched = re.fullmatch(_PATTERNS[self.kind], self.where)

@@ -34,6 +34,7 @@ class FileOptions:
     weights_key: str | None = None
     strip_prefix: str | None = None
     adapter: str | None = None
+    unsafe_pickle: bool = False  # the one word that is also for zoo entries
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,12 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     """The victim a text names: on the device, in fp32, eval mode, probed with one forward pass."""
     known = entries()
     given = [f.name for f in fields(options) if getattr(options, f.name) != getattr(FileOptions(), f.name)]
+    if text in known and options.unsafe_pickle:
+        given.remove("unsafe_pickle")
     if given and (text in known or text.startswith(("timm:", "hf-hub:"))):
         raise UsageError(f"--{given[0].replace('_', '-')} describes a checkpoint file, '{text}' is none: drop it")
     if text in known:
-        loaded = from_entry(known[text])
+        loaded = from_entry(known[text], unsafe_pickle=options.unsafe_pickle)
     elif text.startswith(("timm:", "hf-hub:")):
         loaded = _from_timm(text)
     elif text.endswith(SUFFIXES) or "/" in text or _is_file(text):
@@ -75,7 +78,7 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def from_entry(entry: Entry) -> Loaded:
+def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
     """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
     if entry.weights is None:
         where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "attack another model"
@@ -83,7 +86,7 @@ def from_entry(entry: Entry) -> Loaded:
         raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
     if entry.arch is None:
         raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
-    state = fetch.state(entry.weights, name=entry.id)
+    state = fetch.state(entry.weights, name=entry.id, unsafe=unsafe_pickle)
     victim = victim_of(entry)
     _fill(victim.model, state, entry.adapter, declared(entry), entry.id)
     record = {
@@ -169,16 +172,21 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
         raise UsageError(
             f"'{path.name}' does not say how it normalises: add --normalize {'|'.join(NORMALISERS)} or MEAN,MEAN,MEAN/STD,STD,STD"
         )
-    normalize, kwargs = normaliser(options.normalize), _with_classes(options)
-    state = read_state(path, weights_key=options.weights_key, strip_prefix=options.strip_prefix)
+    normalize, kwargs = normaliser(options.normalize), with_classes(options)
+    state = read_state(
+        path,
+        weights_key=options.weights_key,
+        strip_prefix=options.strip_prefix,
+        unsafe=options.unsafe_pickle,
+    )
     model = build(options.arch, kwargs)
     _fill(model, state, (options.adapter,) if options.adapter else (), normalize, path.name)
     mean, std = normalize or (None, None)
     victim = Victim(
         model,
         name=str(path),
-        num_classes=_classes_of(model, kwargs),
-        input_size=_input_of(model, kwargs),
+        num_classes=classes_of(model, kwargs),
+        input_size=input_of(model, kwargs),
         mean=mean,
         std=std,
     )
@@ -192,7 +200,8 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
     return Loaded(victim, None, record)
 
 
-def _with_classes(options: FileOptions) -> dict[str, Any]:
+def with_classes(options: FileOptions) -> dict[str, Any]:
+    """The arguments of the architecture, --num-classes among them."""
     said = options.arch_kwargs.get("num_classes", options.num_classes)
     if options.num_classes is None:
         return options.arch_kwargs
@@ -201,12 +210,14 @@ def _with_classes(options: FileOptions) -> dict[str, Any]:
     return {**options.arch_kwargs, "num_classes": options.num_classes}
 
 
-def _classes_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+def classes_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+    """How many classes a model has, from itself or its arguments."""
     classes = getattr(model, "num_classes", None) or kwargs.get("num_classes")
     return int(classes) if classes else 1000
 
 
-def _input_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+def input_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+    """The side of the images a model takes, from itself or its arguments."""
     embed = getattr(model, "patch_embed", None)
     size = kwargs.get("img_size") or getattr(embed, "img_size", None)
     if size is None:
