@@ -13,6 +13,7 @@ from vitattack.models.adapt import vit_32
 from vitattack.models.convstem import convnext_convstem, convnext_iso_convstem, vit_convstem
 from vitattack.models.resnet import resnet50_32
 from vitattack.models.small import SMALL
+from vitattack.models.wideresnet import WideResNet
 from vitattack.models.xcit import xcit_12
 from vitattack.registry import Registry, did_you_mean
 
@@ -31,6 +32,8 @@ for _size in ("tiny", "small", "base", "large"):
     ARCHITECTURES.add(f"convnext_{_size}_convstem", partial(convnext_convstem, _size))
 ARCHITECTURES.add("convnext_iso_convstem", convnext_iso_convstem)
 ARCHITECTURES.add("resnet50_32", resnet50_32)
+for _depth, _width in ((28, 10), (70, 16)):
+    ARCHITECTURES.add(f"wideresnet_silu_{_depth}_{_width}", partial(WideResNet, _depth, _width))
 
 
 def build(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
