@@ -34,9 +34,10 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
 
     from .output import show
 
-    entries = [entry_named(name) for name in names]
-    found = [fetch.fetched(entry.weights, name=entry.id, unsafe=unsafe_pickle) for entry in entries if entry.weights]
-    show(pulled(found), {"schema": 1, "weights": found}, "json" if as_json else form)
+    wanted = {name: weights for name in names if (weights := entry_named(name).weights)}
+    files = {name: fetch.pull(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
+    table, content = pulled(files, {name: fetch.origin(weights, name) for name, weights in wanted.items()})
+    show(table, content, "json" if as_json else form)
 
 
 @click.command(

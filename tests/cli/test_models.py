@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import io
 import json
 import sys
@@ -128,9 +129,12 @@ def test_pull_then_offline(there: Host, tmp_path: Path, here: Here, monkeypatch:
     assert done.returncode == 0 and done.stderr == "", done.stderr
     done = here("models", "pull", "theirs", "tiny-vit", "--json")
     theirs, tiny = json.loads(done.stdout)["weights"]
-    assert theirs["from"] == address and theirs["bytes"] == len(there.files["/w.pth"]) and tiny["from"] == "embedded"
+    assert theirs["from"] == address and theirs["sha256"] == hashlib.sha256(there.files["/w.pth"]).hexdigest()
+    assert load_file(theirs["file"]).keys() == state().keys() and tiny["from"] == "embedded"
     assert len(there.gets("/w.pth")) == 2
     assert here("eval", "theirs", "fgsm", *RUN, "--offline").returncode == 0
+    (stored,) = tmp_path.glob("runs/*/result.json")
+    assert theirs["sha256"] in stored.read_text()
     assert here("models", "add", "other", address, *ARCH, "--offline").returncode == 2
     text = (tmp_path / "home" / "models.yaml").read_text()
     (tmp_path / "home" / "models.yaml").write_text(text.replace("theirs", "missing"))

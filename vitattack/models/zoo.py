@@ -94,6 +94,7 @@ def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
         "arch": entry.arch,
         "arch_kwargs": entry.arch_kwargs,
         "adapter": list(entry.adapter),
+        "weights": fetch.origin(entry.weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
     }
