@@ -33,9 +33,7 @@ class Block(nn.Module):
 class Stage(nn.Module):
     def __init__(self, blocks: int, width_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self.block = nn.Sequential(
-            *(Block(width if n else width_in, width, 1 if n else stride) for n in range(blocks))
-        )
+        self.block = nn.Sequential(*(Block(width if n else width_in, width, 1 if n else stride) for n in range(blocks)))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.block(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
         loaded = from_entry(known[text], unsafe_pickle=options.unsafe_pickle)
     elif text.startswith(("timm:", "hf-hub:")):
         loaded = _from_timm(text)
-    elif text.endswith(SUFFIXES) or "/" in text or _is_file(text):
+    elif text.endswith(SUFFIXES) or ("/" in text and text.partition("/")[0] not in _shelves(known)) or _is_file(text):
         loaded = _from_file(Path(text), options)
     elif text in ATTACKS:
         raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
@@ -69,6 +69,11 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     loaded.victim.to(device).float().eval()
     probe(loaded.victim)
     return loaded
+
+
+def _shelves(known: Iterable[str]) -> set[str]:
+    """What stands before the slash of an id, such as rb and ares."""
+    return {name.partition("/")[0] for name in known if "/" in name}
 
 
 def _is_file(text: str) -> bool:
