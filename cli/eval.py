@@ -20,7 +20,7 @@ Examples:
   vitattack eval tiny-vit apgd --threat linf:1/255,2/255,4/255,8/255    a curve over budgets
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
-  vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val
+  vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
 A run that was stopped goes on with the same command; a finished one prints its stored table.

@@ -25,6 +25,7 @@ from vitattack.evaluation.referee import looks_through_attention
 from vitattack.evaluation.result import Evaluation, Result
 from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
 from vitattack.models import zoo
+from vitattack.models.catalogue import Entry
 from vitattack.models.victim import check_pixels, digest, wrap
 from vitattack.perceptual import lpips_missing
 from vitattack.rng import SampleRng
@@ -276,8 +277,15 @@ def expected_clean(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | Non
     entry = loaded.entry
     if entry is None or samples.text.partition("[")[0].removesuffix("-demo") != entry.dataset:
         return None
+    return reported_clean(entry)
+
+
+def reported_clean(entry: Entry) -> stats.Accuracy | None:
+    """The clean accuracy an entry reports, as a share of its n images."""
     reported = next((r for r in entry.reported if r.metric == "clean"), None)
-    return stats.share(round(reported.value / 100 * reported.n), reported.n) if reported else None
+    if reported is None or reported.n is None:
+        return None
+    return stats.share(round(reported.value / 100 * reported.n), reported.n)
 
 
 @dataclass(frozen=True)
