@@ -116,12 +116,16 @@ def in_tar(path: Path) -> list[InTar]:
         with path.open("rb") as stream:
             magic = stream.read(6)
         if magic.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
-            raise UsageError(f"'{path}' is compressed, images in it cannot be reached one by one: unpack it to a folder")
+            raise UsageError(
+                f"'{path}' is compressed, images in it cannot be reached one by one: unpack it to a folder"
+            )
         with tarfile.open(path, "r:") as archive:
             for member in archive:
                 name = PurePosixPath(member.name)
                 if name.is_absolute() or ".." in name.parts or "\\" in member.name:
-                    raise UsageError(f"'{path}' holds {ascii(member.name)[:60]}, a name that leads out of it: do not use it")
+                    raise UsageError(
+                        f"'{path}' holds {ascii(member.name)[:60]}, a name that leads out of it: do not use it"
+                    )
                 if member.isdir() or not _is_image(str(name)):
                     continue
                 if not member.isreg() or member.issparse():

@@ -75,7 +75,9 @@ def classes_of(text: str, where: str) -> tuple[int, ...]:
     words = text.split()
     odd = next((word for word in words if word not in number_of()), None)
     if odd is not None or not words:
-        raise UsageError(f"{where} holds {ascii(odd)[:24] if odd else 'nothing'}: write one ImageNet-1k synset per line")
+        raise UsageError(
+            f"{where} holds {ascii(odd)[:24] if odd else 'nothing'}: write one ImageNet-1k synset per line"
+        )
     if len(set(words)) < len(words):
         raise UsageError(f"{where} names a synset twice: each class counts once")
     return tuple(sorted(number_of()[word] for word in words))
@@ -119,8 +121,8 @@ CATEGORIES = {
 }
 
 # Caltech-101 in alphabetical order of the folder names in lower case; the background is a class like the others.
-CALTECH101 = tuple(
-    """accordion airplanes anchor ant background_google barrel bass beaver binocular bonsai brain brontosaurus buddha
+_CALTECH = """
+    accordion airplanes anchor ant background_google barrel bass beaver binocular bonsai brain brontosaurus buddha
     butterfly camera cannon car_side ceiling_fan cellphone chair chandelier cougar_body cougar_face crab crayfish
     crocodile crocodile_head cup dalmatian dollar_bill dolphin dragonfly electric_guitar elephant emu euphonium ewer
     faces faces_easy ferry flamingo flamingo_head garfield gerenuk gramophone grand_piano hawksbill headphone hedgehog
@@ -128,8 +130,9 @@ CALTECH101 = tuple(
     menorah metronome minaret motorbikes nautilus octopus okapi pagoda panda pigeon pizza platypus pyramid revolver
     rhino rooster saxophone schooner scissors scorpion sea_horse snoopy soccer_ball stapler starfish stegosaurus
     stop_sign strawberry sunflower tick trilobite umbrella watch water_lilly wheelchair wild_cat windsor_chair wrench
-    yin_yang""".split()
-)
+    yin_yang
+"""
+CALTECH101 = tuple(_CALTECH.split())
 
 # The 15 corruptions of Hendrycks & Dietterich (2019) in their order, and the 4 extra ones.
 CORRUPTIONS = (

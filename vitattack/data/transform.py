@@ -11,6 +11,7 @@ from PIL import Image
 from vitattack.errors import UsageError
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+LONGEST = 65_536
 Transform = Callable[[Image.Image], Image.Image]
 
 
@@ -50,7 +51,9 @@ class Preprocessing:
 
     def _sized(self, own: str) -> str:
         if "{px}" in own and self.px is None:
-            return "none"
+            raise UsageError(
+                "this set is scaled to the model's input, which is not known: give --transform resize224x224"
+            )
         return own.replace("{px}", str(self.px))
 
 
@@ -62,9 +65,10 @@ def _pixels(text: str) -> int:
 
 def _short_side(image: Image.Image, short: int, how: Image.Resampling) -> Image.Image:
     width, height = image.size
-    if width <= height:
-        return image.resize((short, int(short * height / width)), how)
-    return image.resize((int(short * width / height), short), how)
+    size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
+    if max(size) > LONGEST:
+        raise ValueError(f"{width} x {height} pixels are too long and thin to scale to {short}")
+    return image.resize(size, how)
 
 
 def _centre(image: Image.Image, size: int) -> Image.Image:

@@ -109,7 +109,8 @@ def run(
         events = sink.events()
         found = Doubts(everything, events, attack.doubts(), expected_clean).all()
         seconds = sum(event.get("seconds", 0.0) for event in events)
-        result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
+        made_with = provenance(device, job, data.protocol)
+        result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())
         content = {
             "schema": 1,
             "key": job.key,
