@@ -72,6 +72,11 @@ def _is_image(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES and not hidden(name)
 
 
+def _parts(name: str) -> list[str]:
+    """Folder by folder: as words, cat-2/a.png would come before cat/a.png."""
+    return name.split("/")
+
+
 def hidden(name: str) -> bool:
     """Thumbnails, checkpoints of notebooks and the shadow files of other systems are no part of a data set."""
     return any(part.startswith((".", "__")) for part in PurePosixPath(name).parts)
@@ -81,7 +86,7 @@ def in_folder(root: Path) -> list[OnDisk]:
     """Every image file below a folder, sorted by name. A link may point inside the folder, never out of it."""
     if not root.is_dir():
         raise UsageError(f"folder '{root}' does not exist: give the folder that holds the images")
-    return [OnDisk(root, name) for name in sorted(_walk(root, root.resolve(), ""))]
+    return [OnDisk(root, name) for name in sorted(_walk(root, root.resolve(), ""), key=_parts)]
 
 
 def _walk(folder: Path, home: Path, prefix: str) -> Iterator[str]:
@@ -102,9 +107,11 @@ def _walk(folder: Path, home: Path, prefix: str) -> Iterator[str]:
 
 
 def _check_link(path: Path, home: Path) -> None:
-    target = path.resolve()
+    target = Path(os.path.realpath(path))  # Path.resolve raises where links go round in circles
     if not target.is_relative_to(home):
         raise UsageError(f"'{path}' is a link out of the data folder: copy what it points to, or give that folder")
+    if not target.exists():
+        raise UsageError(f"'{path}' is a link to nothing: remove it, or complete the data folder")
     if target.is_dir():
         raise UsageError(f"'{path}' is a link to a folder: its images would count twice, remove it")
 
@@ -139,7 +146,7 @@ def in_tar(path: Path) -> list[InTar]:
         raise UsageError(f"'{path}' is not a readable tar file ({type(error).__name__}): fetch it again") from error
     if not found:
         raise UsageError(f"'{path}' holds no image: is it another file, or a tar of tars?")
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found, key=_parts)]
 
 
 def in_place(path: Path) -> list[OnDisk] | list[InTar]:

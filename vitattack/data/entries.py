@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -40,9 +40,11 @@ class Entry(Protocol):
     def transform(self) -> str | None: ...
     @property
     def default(self) -> str: ...
+    @property
+    def origin(self) -> str: ...
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> Opened: ...
     def where(self, data_dir: Path | None) -> str: ...
-    def here(self, data_dir: Path | None) -> bool: ...
+    def here(self, data_dir: Path | None, part: str = "") -> bool: ...
 
 
 def _no_part(part: str, summary: str) -> None:
@@ -68,6 +70,13 @@ def local(data_dir: Path, repo: str, file: str) -> Path | None:
     return next((path for path in (data_dir / repo / file, data_dir / file) if path.is_file()), None)
 
 
+def cached(repo: str, files: Sequence[str]) -> bool:
+    """Whether the hub's cache holds all of these files."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return all(isinstance(try_to_load_from_cache(repo, file, repo_type="dataset"), str) for file in files)
+
+
 @dataclass(frozen=True)
 class HubSet:
     """One split of a small image data set on the Hugging Face hub, or the same files in a local folder."""
@@ -91,8 +100,14 @@ class HubSet:
         path = local(data_dir, self.repo, self.file) if data_dir else None
         return str(path) if path else f"hub: {self.repo}"
 
-    def here(self, data_dir: Path | None) -> bool:
-        return data_dir is not None and local(data_dir, self.repo, self.file) is not None
+    def here(self, data_dir: Path | None, part: str = "") -> bool:
+        if data_dir is None:
+            return cached(self.repo, [self.file])
+        return local(data_dir, self.repo, self.file) is not None
+
+    @property
+    def origin(self) -> str:
+        return f"huggingface.co/datasets/{self.repo}"
 
     def fetch(self) -> Path:
         return fetch(self.repo, self.file)
@@ -128,10 +143,16 @@ class HubArrays:
         return Opened(source)
 
     def where(self, data_dir: Path | None) -> str:
-        return str(data_dir) if self.here(data_dir) else f"hub: {self.repo}"
+        return str(data_dir) if data_dir and self.here(data_dir) else f"hub: {self.repo}"
 
-    def here(self, data_dir: Path | None) -> bool:
-        return data_dir is not None and all(local(data_dir, self.repo, file) for file in self.files)
+    @property
+    def origin(self) -> str:
+        return f"huggingface.co/datasets/{self.repo}"
+
+    def here(self, data_dir: Path | None, part: str = "") -> bool:
+        if data_dir is None:
+            return cached(self.repo, self.files)
+        return all(local(data_dir, self.repo, file) for file in self.files)
 
 
 @dataclass(frozen=True)
@@ -145,6 +166,7 @@ class EmbeddedSet:
     takes_transform = False
     transform = None
     default = ""
+    origin = "shipped with vitattack"
 
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> Opened:
         _no_part(part, self.summary)
@@ -153,7 +175,7 @@ class EmbeddedSet:
     def where(self, data_dir: Path | None) -> str:
         return "embedded"
 
-    def here(self, data_dir: Path | None) -> bool:
+    def here(self, data_dir: Path | None, part: str = "") -> bool:
         return True
 
 
@@ -201,17 +223,19 @@ class LocalSet:
         if data_dir is None:
             return None
         places = [data_dir / place for place in self.places]
-        inner = self.parts.get(head) if head else next(iter(self.parts.values()), None)
+        inner = self.parts.get(head)
         if inner:
             places = [place / name for place in [*places, data_dir] for name in inner]
         return next((place for place in places if place.exists()), None)
 
     def where(self, data_dir: Path | None) -> str:
-        path = self._find(data_dir, self.default)
-        return str(path) if path else self.origin
+        heads = [self.default] if self.default or not self.parts else list(self.parts)
+        path = next((path for head in heads if (path := self._find(data_dir, head))), None)
+        return str(path) if path else "to be fetched"
 
-    def here(self, data_dir: Path | None) -> bool:
-        return self._find(data_dir, self.default) is not None
+    def here(self, data_dir: Path | None, part: str = "") -> bool:
+        head = (part or self.default).partition("/")[0]
+        return bool(head or not self.parts) and self._find(data_dir, head) is not None
 
 
 @dataclass(frozen=True)
@@ -233,6 +257,10 @@ class ValidationSet:
         "ILSVRC2012_img_val",
         "val",
     )
+
+    @property
+    def origin(self) -> str:
+        return f"image-net.org (ILSVRC2012_img_val.tar), or huggingface.co/datasets/{self.repo} once its terms are accepted"
 
     @property
     def num_classes(self) -> int:
@@ -276,7 +304,9 @@ class ValidationSet:
         path = self._find(data_dir)
         if path is None and data_dir and local(data_dir, self.repo, self.files[0]):
             return str(data_dir)
-        return str(path) if path else f"hub: {self.repo} (licence to accept)"
+        return str(path) if path else f"hub: {self.repo}"
 
-    def here(self, data_dir: Path | None) -> bool:
-        return self._find(data_dir) is not None or bool(data_dir and local(data_dir, self.repo, self.files[0]))
+    def here(self, data_dir: Path | None, part: str = "") -> bool:
+        if data_dir is None:
+            return cached(self.repo, self.files)
+        return self._find(data_dir) is not None or local(data_dir, self.repo, self.files[0]) is not None

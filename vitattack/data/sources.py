@@ -92,10 +92,14 @@ class ParquetSource:
     def named(self) -> list[tuple[str, int]]:
         """The file name and the label of every row, without the images."""
         found: list[tuple[str, int]] = []
+        image, label = self._columns
         for path in self._paths:
-            table = pq.read_table(path, columns=[f"{self._columns[0]}.path", self._columns[1]])
-            names = [cell["path"] for cell in table[self._columns[0]].to_pylist()]
-            found += zip(names, table[self._columns[1]].to_pylist(), strict=True)
+            try:
+                table = pq.ParquetFile(path).read(columns=[f"{image}.path", label])
+                names = [cell["path"] for cell in table[image].to_pylist()]
+            except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+                raise UsageError(f"{path} does not name its images: use the tar or a folder instead") from error
+            found += zip(names, table[label].to_pylist(), strict=True)
         if any(not isinstance(name, str) or not isinstance(label, int) for name, label in found):
             raise UsageError(f"{self.name} does not say which image a row is: use the tar or a folder instead")
         return found

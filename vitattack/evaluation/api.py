@@ -203,7 +203,9 @@ def _store(out: str | Path | None) -> Iterator[Path]:
 
 def _check_transform(data: object, transform: str | None) -> None:
     if transform is not None and not (isinstance(data, str) and data_sets.takes_transform(data)):
-        raise UsageError("a transform is for sets of image files and folder:, others are used as they are: drop it")
+        raise UsageError(
+            "a transform is for folder: data and sets of image files, others are used as they are: drop it"
+        )
 
 
 def open_data(

@@ -65,17 +65,20 @@ def _known(text: str, data_dir: Path | None) -> dict[str, Any]:
             "set": protocol.data,
             "protocol": protocol.record(),
         }
-        return {"data": text, **known, "where": entry.where(data_dir)}
+        return {"data": text, **known, "where": entry.where(data_dir), "origin": entry.origin}
     if head in CATALOGUE:
         entry = CATALOGUE[head]
         known = {"what": entry.summary, "images": entry.rows, "classes": entry.num_classes}
-        return {"data": text, **known, "where": entry.where(data_dir)}
+        return {"data": text, **known, "where": entry.where(data_dir), "origin": entry.origin}
     return {}
 
 
 def _here(text: str, data_dir: Path | None) -> bool:
     name = split(text)[0].partition("@")[0]
-    return CATALOGUE[PROTOCOLS[name].data if name in PROTOCOLS else name.partition("/")[0]].here(data_dir)
+    if name in PROTOCOLS:
+        return CATALOGUE[PROTOCOLS[name].data].here(data_dir)
+    head, _, part = name.partition("/")
+    return CATALOGUE[head].here(data_dir, part)
 
 
 def _read(data: DataSet) -> dict[str, Any]:
