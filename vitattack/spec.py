@@ -14,20 +14,29 @@ import typing
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.catalogue import ANY, ATTACKS, LP
 from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
 from vitattack.losses import LOSSES, AnyLoss
 from vitattack.registry import Registry, did_you_mean
 from vitattack.syntax import Call, Node, parse, short, shown
-from vitattack.threat import LpBall
+from vitattack.threat import LpBall, Threat
+from vitattack.threat import parse as parse_threat
 
 LARGEST = 10**9
+# Where a text is only checked, no option of it depends on the threat: any it is defined for will do.
+SAMPLES = ("linf:8/255", "l2:0.5", "spatial")
 
+
+class WrongThreat(UsageError):
+    """The attack is not defined for this kind of threat."""
+
+
+T = TypeVar("T")
 
 # What may stand where an option is annotated with one of these types.
 KINDS: dict[Any, Registry[Any]] = {
@@ -39,13 +48,18 @@ KINDS: dict[Any, Registry[Any]] = {
 }
 
 
+def is_threat(hint: Any) -> bool:
+    """Whether a parameter is the threat, which comes from the job and never from the text."""
+    return hint is Threat or (isinstance(hint, type) and hasattr(hint, "allows"))
+
+
 def _factory(kind: Any, name: str) -> Callable[..., Any]:
     entry = KINDS[kind][name]
     factory: Callable[..., Any] = entry.factory if kind is Attack else entry
     return factory
 
 
-def build(text: str, threat: LpBall) -> Attack:
+def build(text: str, threat: Threat) -> Attack:
     """The attack a text names, against a threat."""
     attack: Attack = _Resolver(text, threat).named(parse(text), Attack)[0]
     return attack
@@ -54,8 +68,15 @@ def build(text: str, threat: LpBall) -> Attack:
 def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
     text, node = (attack, parse(attack)) if isinstance(attack, str) else ("attack", attack)
-    # No option's text depends on the threat, so any will do to have the settings checked.
-    return _Resolver(text, LpBall("linf", 8 / 255)).named(node, Attack)[1]
+    return for_any_threat(lambda threat: _Resolver(text, threat).named(node, Attack)[1])
+
+
+def for_any_threat(use: Callable[[Threat], T]) -> T:
+    """What comes of the first kind of threat that suits the attack in question."""
+    for sample in SAMPLES[:-1]:
+        with suppress(WrongThreat):
+            return use(parse_threat(sample))
+    return use(parse_threat(SAMPLES[-1]))
 
 
 def held(text: str) -> str | None:
@@ -90,7 +111,7 @@ def _signature(factory: Callable[..., Any]) -> tuple[inspect.Signature, dict[str
 class _Resolver:
     """Looks names up, checks options against annotations, and gives each object with its canonical text."""
 
-    def __init__(self, text: str, threat: LpBall) -> None:
+    def __init__(self, text: str, threat: Threat) -> None:
         self.text = text
         self.threat = threat
 
@@ -98,18 +119,24 @@ class _Resolver:
         if not isinstance(node, Call):
             what = "an attack" if kind is Attack else "a name"
             raise UsageError(f"'{short(self.text)}': {shown(node)} stands where {what} belongs")
+        kinds = KINDS[Attack][node.name].threats if kind is Attack else ANY
+        if self.threat.kind not in kinds:
+            fits = " or ".join(sample for sample in SAMPLES if sample.partition(":")[0] in kinds)
+            raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
         factory = _factory(kind, node.name)
         signature, hints = _signature(factory)
-        parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
+        parameters = {n: p for n, p in signature.parameters.items() if not is_threat(hints.get(n))}
         values, texts = self._bind(node, parameters, hints)
 
-        def make(chosen: dict[str, Any], ball: LpBall) -> Any:
+        def make(chosen: dict[str, Any], threat: Threat) -> Any:
             several = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
             rest = [value for n in several for value in chosen[n]]
-            leading = (ball,) if len(parameters) < len(signature.parameters) else ()
+            leading = (threat,) if len(parameters) < len(signature.parameters) else ()
             return factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
 
-        listed = self._listed(make, parameters, values, texts)
+        others = [self.threat] if self.threat.kind not in LP else [LpBall("linf", 0.5), LpBall("l2", 0.5)]
+        tried = [t for t in others if t.kind in kinds]
+        listed = self._listed(make, tried, parameters, values, texts)
         return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 
     def _bind(
@@ -157,20 +184,19 @@ class _Resolver:
 
     @staticmethod
     def _listed(
-        make: Callable[[dict[str, Any], LpBall], Any],
+        make: Callable[[dict[str, Any], Threat], Any],
+        threats: list[Threat],
         parameters: dict[str, inspect.Parameter],
         values: dict[str, Any],
         texts: dict[str, str],
     ) -> list[str]:
-        """The arguments that matter: an option without which the same object comes out, in either norm, is dropped."""
+        """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
         kept = dict(values)
         for name in reversed(values):
             if not _is_required(parameters[name]):
                 shorter = {n: v for n, v in kept.items() if n != name}
                 with suppress(UsageError):  # options may need each other
-                    if all(
-                        make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))
-                    ):
+                    if all(make(shorter, threat) == make(kept, threat) for threat in threats):
                         kept = shorter
         plain = [
             n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY

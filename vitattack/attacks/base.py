@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,38 @@ class Attack(Protocol):
 
     def doubts(self) -> tuple[str, ...]:
         """What a reader of the number should know about these settings."""
+
+
+class Holder:
+    """What an attack that holds one other attack, `inner`, says of itself by asking it."""
+
+    inner: Attack
+
+    def __post_init__(self) -> None:
+        if getattr(self, "plain_only", False):
+            refuse_nesting(self.inner)
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Self:
+        return self._with(self.inner.prepare(victim, calibration, rng=rng))
+
+    @property
+    def learns(self) -> bool:
+        return learns(self.inner)
+
+    def learned(self) -> Any:
+        return learned(self.inner)
+
+    def recall(self, victim: nn.Module, content: Any) -> Self:
+        return self._with(recall(self.inner, victim, content))
+
+    def with_loss(self, loss: AnyLoss) -> Self:
+        return self._with(self.inner.with_loss(loss))
+
+    def doubts(self) -> tuple[str, ...]:
+        return self.inner.doubts()
+
+    def _with(self, inner: Attack) -> Self:
+        return replace(self, inner=inner)  # type: ignore[type-var]
 
 
 def blank_evidence(x: Tensor) -> dict[str, Tensor]:

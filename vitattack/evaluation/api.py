@@ -26,7 +26,7 @@ from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
 from vitattack.models import zoo
 from vitattack.models.victim import Victim, check_pixels, digest, wrap
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threat import Threat
 from vitattack.threat import parse as parse_threat
 
 DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_THREAT, DEFAULT_ATTACK = (
@@ -52,7 +52,7 @@ def evaluate(
     model: nn.Module | str = DEFAULT_MODEL,
     attacks: str | Sequence[str] = DEFAULT_ATTACK,
     *,
-    threat: str | LpBall = DEFAULT_THREAT,
+    threat: str | Threat = DEFAULT_THREAT,
     data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA,
     limit: int | None = None,
     calibration: str | tuple[Tensor, Tensor] | None = None,
@@ -75,7 +75,7 @@ def evaluate(
     and a second call goes on where the first one stopped; without it nothing is kept on disk.
     """
     reporter = reporter or Reporter()
-    ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
+    ball = parse_threat(threat) if isinstance(threat, str) else threat
     texts = [spec.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
     if scales is not None:
         if not any(map(looks_through_attention, texts)):
@@ -270,7 +270,7 @@ class Crafter:
     """An attack and its threat, callable on any module: `attack("pgd", threat="linf:8/255")(module, x, y)`."""
 
     text: str
-    threat: LpBall
+    threat: Threat
     attack: Attack
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int = 0) -> Crafted:
@@ -282,7 +282,7 @@ class Crafter:
         return self.attack.prepare(victim, calibration, rng=rng.child("prepare"))(victim, x, y, rng=rng)
 
 
-def attack(text: str, *, threat: str | LpBall = DEFAULT_THREAT) -> Crafter:
+def attack(text: str, *, threat: str | Threat = DEFAULT_THREAT) -> Crafter:
     """The attack a text names, ready to be called on a module, images in [0,1] and labels."""
-    ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
+    ball = parse_threat(threat) if isinstance(threat, str) else threat
     return Crafter(spec.canonical(text), ball, spec.build(text, ball))

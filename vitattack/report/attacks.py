@@ -17,7 +17,6 @@ from vitattack.errors import UsageError
 from vitattack.models.victim import Victim
 from vitattack.report.table import Table
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
 
 
 class _Stubborn(nn.Module):
@@ -30,10 +29,10 @@ class _Stubborn(nn.Module):
 
 def passes(text: str) -> tuple[int, int]:
     """Forwards and backwards that an attack spends on a sample it cannot fool."""
-    ball = LpBall("linf", 8 / 255)
     victim = Victim(_Stubborn(), name="stubborn", num_classes=5, input_size=4)
     x = torch.full((1, 3, 4, 4), 0.5)
-    crafted = spec.build(text, ball)(victim, x, torch.zeros(1, dtype=torch.long), rng=SampleRng(0, (0,)))
+    attack = spec.for_any_threat(lambda threat: spec.build(text, threat))
+    crafted = attack(victim, x, torch.zeros(1, dtype=torch.long), rng=SampleRng(0, (0,)))
     return int(crafted.evidence["forwards"]), int(crafted.evidence["backwards"])
 
 
@@ -43,7 +42,7 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
     hints = typing.get_type_hints(entry.factory)
     options = []
     for key, parameter in inspect.signature(entry.factory).parameters.items():
-        if hints[key] is LpBall:
+        if spec.is_threat(hints[key]):
             continue
         default = "required" if parameter.default is inspect.Parameter.empty else _default(parameter.default)
         options.append((key, default, _may_be(hints[key])))
