@@ -228,7 +228,7 @@ def open_data(
 
 
 def _calibration(
-    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, victim: Victim
+    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, victim: Victim | None
 ) -> DataSet:
     """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
