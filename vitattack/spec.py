@@ -86,6 +86,14 @@ def held(text: str) -> str | None:
     return canonical(inner[0]) if len(inner) == 1 else None
 
 
+def bare(text: str) -> Node:
+    """The tree of an attack without the wrapper that only measures what comes out."""
+    node = parse(text)
+    while isinstance(node, Call) and node.name == "perceptual" and node.args:
+        node = node.args[0]
+    return node
+
+
 def with_scales(text: str, scales: Node) -> str:
     """The attack with given attention scales in place of every search for some."""
 

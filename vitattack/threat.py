@@ -142,3 +142,18 @@ def parse(text: str) -> Threat:
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"eps '{number}' is not a number: write {norm}:8/255 or {norm}:0.03") from None
     return LpBall("linf" if norm == "linf" else "l2", eps)
+
+
+def parse_many(text: str) -> tuple[Threat, ...]:
+    """`linf:1/255,2/255,4/255` -> one threat for each budget; a budget without a norm takes the one before it."""
+    if text.strip().startswith("spatial"):
+        return (parse(text),)
+    found: list[Threat] = []
+    norm = ""
+    for part in text.split(","):
+        norm = part.partition(":")[0] if ":" in part else norm
+        found.append(parse(part if ":" in part or not norm else f"{norm}:{part.strip()}"))
+    texts = [str(threat) for threat in found]
+    if len(set(texts)) < len(texts):
+        raise UsageError(f"a budget is named twice in '{text}': name each once")
+    return tuple(found)

@@ -78,6 +78,12 @@ class Holder:
     def doubts(self) -> tuple[str, ...]:
         return self.inner.doubts()
 
+    def __getattr__(self, name: str) -> Any:
+        """Optional members, such as `aside` and `plain_only`, are those of the inner attack."""
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
     def _with(self, inner: Attack) -> Self:
         return replace(self, inner=inner)  # type: ignore[type-var]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vitattack.attacks.base import Attack
 from vitattack.registry import Registry
@@ -25,6 +25,7 @@ class Entry:
     black_box: bool = False  # asks for no gradient
     draws: bool = True  # begins with noise; False: the same point for every seed
     foreign: bool = False  # somebody else's code: what it draws may depend on the batch
+    stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None  # names of its stages, given its options
 
     @property
     def summary(self) -> str:
@@ -45,9 +46,10 @@ def register(
     black_box: bool = False,
     draws: bool = True,
     foreign: bool = False,
+    stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None,
 ) -> Callable[[Factory], Factory]:
     def keep(factory: Factory) -> Factory:
-        ATTACKS.add(name, Entry(factory, paper, quick, needs_attention, threats, black_box, draws, foreign))
+        ATTACKS.add(name, Entry(factory, paper, quick, needs_attention, threats, black_box, draws, foreign, stages))
         return factory
 
     return keep

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,10 +18,17 @@ from vitattack.models.victim import Victim, frozen
 
 
 def first_look(victim: Victim, x: Tensor) -> list[str]:
-    """Two forwards of the first batch: is the model deterministic, and does it return logits?"""
+    """Two forwards of the first batch: is the model deterministic, does it return logits, does it defend itself?"""
     found = []
     with frozen(victim), torch.no_grad():
-        one, two = victim(x), victim(x)
+        one = victim(x)
+        with _autograd_calls() as calls:
+            two = victim(x)
+    if calls:
+        found.append(
+            "the model differentiates inside its own forward pass: it adapts to each input, and attacks that do not "
+            "know how understate what an attacker could do"
+        )
     if not torch.equal(one, two):
         gap = float((one - two).abs().max())
         found.append(
@@ -28,6 +38,23 @@ def first_look(victim: Victim, x: Tensor) -> list[str]:
     if bool((one >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         found.append("the model returns probabilities, not logits: their gradients vanish; attack the layer before")
     return found
+
+
+@contextmanager
+def _autograd_calls() -> Iterator[list[str]]:
+    """Names of autograd's entries as they are called; by sys.setprofile, which leaves debuggers and coverage alone."""
+    calls: list[str] = []
+    before = sys.getprofile()
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name in ("grad", "backward", "_make_grads"):
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(watch)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
 
 
 @dataclass(frozen=True)

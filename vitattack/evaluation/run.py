@@ -22,6 +22,7 @@ from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
+from vitattack.evaluation.stages import square_helps
 from vitattack.evaluation.store import Sink, dump, finished, read_json, whole_batches, write_atomically
 from vitattack.models.victim import Victim, check_pixels, digest
 from vitattack.rng import SampleRng
@@ -107,7 +108,8 @@ def run(
         if everything is None:
             return None
         events = sink.events()
-        found = Doubts(everything, events, attack.doubts(), expected_clean).all()
+        told = [*attack.doubts(), *square_helps(job.attack, everything)]
+        found = Doubts(everything, events, told, expected_clean).all()
         seconds = sum(event.get("seconds", 0.0) for event in events)
         made_with = provenance(device, job, data.protocol)
         result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())

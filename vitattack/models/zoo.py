@@ -110,7 +110,9 @@ def _from_entry(entry: Entry) -> Loaded:
         strip_prefix=entry.weights.strip_prefix,
     )
     model = build(entry.arch, entry.arch_kwargs)
-    load_strict(model, {name: tensor.float() for name, tensor in state.items()}, entry.weights.file)
+    load_strict(
+        model, {name: t.float() if t.is_floating_point() else t for name, t in state.items()}, entry.weights.file
+    )
     victim = Victim(
         model,
         name=entry.id,
