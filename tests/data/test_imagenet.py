@@ -126,6 +126,8 @@ def test_wrong_folders_and_files_get_one_line(tmp_path: Path) -> None:
     other = tmp_path / "other"
     put(other / "val" / "n01440764" / "a.png")
     refused("no ILSVRC-2012 validation image: use folder:", other)
+    as_flat(tmp_path / "flat")
+    refused("no class folders: write --data imagenet", tmp_path, f"folder:{tmp_path}/flat/ILSVRC2012_img_val")
     beyond = tmp_path / "beyond"
     put(beyond / "val" / val(50_001))
     refused("no ILSVRC-2012 validation image", beyond)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def test_the_transform_and_who_decided_it(tmp_path: Path, name: str, how: str, d
     assert (data.protocol["transform"], data.protocol["transform_from"]) == (how, decided)
     again = load(data.text, data_dir=tmp_path)
     assert again.text == data.text and again.digest() == data.digest(), "the canonical text names the same set"
+    same = load(f"{name}[:1]", data_dir=tmp_path, transform=how, model_transform="bicubic256crop224", px=384)
+    assert same.text == data.text and same.protocol["deviations"] == data.protocol["deviations"]
     given = load(f"{name}[:1]", data_dir=tmp_path, transform="resize8x8", px=384)
     assert given.protocol["deviations"][-1] == "transform resize8x8 was asked for"
 
@@ -99,6 +102,7 @@ def test_the_protocol_is_in_the_result_and_in_the_key(tmp_path: Path) -> None:
         assert content["data"] == f"robustbench-imagenet-5k@{transform}[:5]"
         assert protocol["name"] == "robustbench-imagenet-5k" and protocol["data"] == "imagenet" and protocol["n"] == 5
         assert protocol["deviations"] == ["5 of 5000 images", f"transform {transform} was asked for"]
+        assert "not robustbench-imagenet-5k as published: 5 of 5000 images" in evaluation.doubts
         stored = json.loads((tmp_path / "out" / evaluation.job.folder / "result.json").read_text())
         assert stored["provenance"]["protocol"] == protocol
         assert [r.index + 1 for r in evaluation.results[0].records] == list(robustbench_ids()[:5])
@@ -125,7 +129,12 @@ def test_a_1000_way_model_is_asked_among_the_classes_of_the_set(
     x, _ = load("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
     logits = model(x)
     assert [r.clean for r in restricted.results[0].records] == logits[:, list(numbers)].argmax(1).tolist()
-    assert restricted.json()["provenance"]["protocol"]["classes"] == "imagenet-r"
+    protocol = restricted.json()["provenance"]["protocol"]
+    named = "\n".join(synsets()[number] for number in numbers)
+    assert (protocol["classes"], protocol["classes_sha256"]) == (
+        "imagenet-r",
+        hashlib.sha256(named.encode()).hexdigest(),
+    )
     free = vitattack.evaluate(model, "fgsm", data="imagenet-r/unrestricted", **shown)
     assert [r.clean for r in free.results[0].records] == logits.argmax(1).tolist()
     assert free.job.key != restricted.job.key

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from vitattack.data.labels import synsets
 from vitattack.models.victim import Victim
 
 FULL = 1000
@@ -21,6 +23,12 @@ class Classes:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    @property
+    def sha256(self) -> str:
+        """Of the synsets, one class per line in the order of the labels."""
+        lines = [" ".join(synsets()[number] for number in part) for part in self.members]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def logits(self, logits: Tensor) -> Tensor:
         """Plain logits of the members where each class has one, else the log of their mean probability.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,7 @@ class _Resolved:
     transform: str
     decided: str
     protocol: str | None = None
+    usual: str | None = None  # the transform of the protocol for this model
 
     def record(self, rows: tuple[int, ...], total: int, selection: str) -> dict[str, Any]:
         classes = self.opened.classes
@@ -139,6 +140,7 @@ class _Resolved:
             "transform": self.transform,
             "transform_from": self.decided,
             "classes": classes.name if classes else None,
+            "classes_sha256": classes.sha256 if classes else None,
         }
         if self.protocol is None:
             return content
@@ -146,7 +148,7 @@ class _Resolved:
         deviations = [] if known.published_ids else ["the images are a draw: those of the paper are not public"]
         if len(rows) < total:
             deviations.append(f"{len(rows)} of {total} images")
-        if self.decided == "given":
+        if self.transform != self.usual:
             deviations.append(f"transform {self.transform} was asked for")
         return {**content, **known.record(), "deviations": deviations}
 
@@ -167,7 +169,7 @@ def _resolve(name: str, data_dir: Path | None, wish: Preprocessing) -> _Resolved
         how, decided = _settle(wish, written if at else None, own)
         opened = entry.open(data_dir, "", how)
         opened = Opened(opened.source, opened.classes, protocol.rows)
-        return _Resolved(f"{plain}@{how}", protocol.data, opened, how, decided, plain)
+        return _Resolved(f"{plain}@{how}", protocol.data, opened, how, decided, plain, _usual(wish, own))
     if head not in CATALOGUE:
         known = [*CATALOGUE, *PROTOCOLS, "folder:PATH", "npz:PATH", f"{CLASS_FILE}:FILE"]
         raise UsageError(did_you_mean("data set", plain, known))
@@ -185,6 +187,13 @@ def _settle(wish: Preprocessing, written: str | None, own: str | None) -> tuple[
     how, decided = wish.settle(written, own)
     make_transform(how)
     return how, decided
+
+
+def _usual(wish: Preprocessing, own: str | None) -> str | None:
+    """What would be done if nobody asked for a transform, where that is known."""
+    if own is not None and "{px}" in own and wish.px is None:
+        return None
+    return replace(wish, given=None).settle(None, own)[0]
 
 
 def _folder(path: str, wish: Preprocessing) -> _Resolved:

@@ -173,6 +173,11 @@ def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
     blobs = in_folder(root)
     classed = [blob for blob in blobs if "/" in blob.name]
     if not classed:
+        if blobs and blobs[0].name.startswith("ILSVRC2012_val_"):
+            raise UsageError(
+                f"folder '{root}' holds images of ImageNet but no class folders: write --data imagenet "
+                f"--data-dir '{root.parent}' with the folder named val, then the labels are looked up"
+            )
         what = "holds images but no class folders" if blobs else "holds no class folder with images"
         raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
     names = sorted({blob.name.split("/")[0] for blob in classed})

@@ -110,6 +110,9 @@ def run(
         events = sink.events()
         told = [*attack.doubts(), *square_helps(job.attack, everything)]
         found = Doubts(everything, events, told, expected_clean).all()
+        found += tuple(
+            f"not {data.protocol['name']} as published: {what}" for what in data.protocol.get("deviations", ())
+        )
         seconds = sum(event.get("seconds", 0.0) for event in events)
         made_with = provenance(device, job, data.protocol)
         result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())
