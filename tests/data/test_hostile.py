@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import tarfile
 import zlib
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from tests.data.making import encoded, put, tar, val
 from vitattack.data import load
+from vitattack.data.arrays import npz_source
 from vitattack.data.blobs import in_tar
+from vitattack.data.imagenet import from_parquet, from_place
 from vitattack.errors import UsageError
 
 
@@ -117,3 +123,47 @@ def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path)
     with pytest.raises(UsageError) as caught:
         load("imagenet[:1]", data_dir=tmp_path)
     assert str(caught.value).isprintable()
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """A few bytes changed, lost, or the end cut off."""
+    worn = bytearray(data)
+    for _ in range(rng.choice((1, 2, 8))):
+        at = rng.randrange(len(worn))
+        worn[at] = rng.choice((0, 255, rng.randrange(256)))
+    cut = rng.randrange(1, len(worn))
+    return bytes(worn[:cut]) if rng.random() < 0.2 else bytes(worn)
+
+
+def test_damaged_files_give_images_or_one_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", image=np.zeros((3, 4, 4, 3), np.uint8), label=np.arange(3))
+    np.savez_compressed(tmp_path / "packed.npz", image=np.zeros((3, 4, 4, 3), np.uint8), label=np.arange(3))
+    jpeg = encoded((1, 1, 1), (20, 20), "JPEG")
+    tar(tmp_path / "a.tar", [(val(1), jpeg), (val(2), jpeg)])
+    cell = {"bytes": jpeg, "path": f"{val(1)}"}
+    pq.write_table(pa.table({"image": [cell], "label": [65]}), tmp_path / "a.parquet")
+    target = tmp_path / "target"
+
+    def use_tar() -> None:
+        source = from_place(target, "resize8x8")
+        source.read(source.present)
+
+    def use_parquet() -> None:
+        source = from_parquet([target], "resize8x8")
+        source.read(source.present)
+
+    def use_npz() -> None:
+        source = npz_source(target)
+        source.read(range(min(3, len(source))))
+
+    rng = random.Random(0)
+    for name, use in (("a.tar", use_tar), ("a.parquet", use_parquet), ("plain.npz", use_npz), ("packed.npz", use_npz)):
+        content, refusals = (tmp_path / name).read_bytes(), 0
+        for _ in range(60):
+            target.write_bytes(damaged(content, rng))
+            try:
+                use()
+            except UsageError as error:
+                refusals += 1
+                assert str(error).isprintable()
+        assert refusals > 5

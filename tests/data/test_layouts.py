@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from scipy.io import savemat
 
 from tests.data.making import encoded, put, tar, val
 from vitattack.data import DataSet, load
@@ -16,6 +18,7 @@ from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.entries import LocalSet
 from vitattack.data.labels import CALTECH101, CATEGORIES, CORRUPTIONS, EXTRA_CORRUPTIONS, published, synsets
 from vitattack.data.layouts import CueConflict
+from vitattack.data.matfile import numbers
 from vitattack.errors import UsageError
 
 
@@ -134,13 +137,41 @@ def test_caltech_labels_follow_the_names_in_lower_case(tmp_path: Path) -> None:
         load("caltech101", data_dir=tmp_path)
 
 
+def matlab(**variables: list[int]) -> bytes:
+    """A MATLAB 5 file as the official ones are: packed matrices of small numbers."""
+
+    def element(kind: int, data: bytes) -> bytes:
+        return struct.pack("<II", kind, len(data)) + data + b"\0" * (-len(data) % 8)
+
+    made = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    for name, values in variables.items():
+        body = element(6, struct.pack("<II", 9, 0)) + element(5, struct.pack("<ii", 1, len(values)))
+        body += element(1, name.encode()) + element(2, bytes(values))
+        packed = zlib.compress(element(14, body))
+        made += struct.pack("<II", 15, len(packed)) + packed
+    return made
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32, np.float64])
+def test_lists_of_numbers_are_read_as_scipy_writes_them(packed: bool, kind: type) -> None:
+    scipy = pytest.importorskip("scipy.io")
+    for values in ([[5]], [[3, 1, 200]], [list(range(1, 251))]):
+        stream = io.BytesIO()
+        content = {"first": np.ones((2, 2)), "wanted": np.array(values, kind), "s": "text"}
+        scipy.savemat(stream, content, do_compression=packed)
+        assert numbers(stream.getvalue(), "wanted") == values[0]
+        with pytest.raises(ValueError, match="no such list"):
+            numbers(stream.getvalue(), "absent")
+
+
 @pytest.mark.usefixtures("uncounted")
 def test_flowers_follow_the_official_splits(tmp_path: Path) -> None:
     root = tmp_path / "flowers-102"
     for number in range(1, 7):
         put(root / "jpg" / f"image_{number:05d}.jpg", colour=number)
-    savemat(root / "imagelabels.mat", {"labels": np.array([[77, 1, 102, 5, 6, 7]], np.uint8)})
-    savemat(root / "setid.mat", {"tstid": np.array([[3, 1]]), "trnid": np.array([[2]]), "valid": np.array([[6]])})
+    put(root / "imagelabels.mat", matlab(labels=[77, 1, 102, 5, 6, 7]))
+    put(root / "setid.mat", matlab(trnid=[2], valid=[6], tstid=[3, 1]))
     data = load("flowers102", data_dir=tmp_path)
     assert labels_of(data) == [76, 101] and data.num_classes == 102
     assert labels_of(load("flowers102-train", data_dir=tmp_path)) == [0]

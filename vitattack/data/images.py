@@ -17,6 +17,12 @@ MAX_PIXELS = 64_000_000  # the largest ImageNet images have some 20 million
 MAX_BYTES = 100_000_000
 
 
+def reason(error: BaseException) -> str:
+    """What an error of a decoder says, as a part of one line."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:400]).split())
+    return words[:120] or type(error).__name__
+
+
 def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image) -> Tensor:
     """One encoded image as uint8 (3, H, W); `what` names it in the error."""
     try:
@@ -30,8 +36,7 @@ def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.
                 raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
             pixels = np.array(transform(image.convert("RGB")))
     except Exception as error:  # decoders fail in their own ways on broken files: struct, zlib, index and memory errors
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise UsageError(f"{what} is not a readable image ({reason}): replace or remove it") from error
+        raise UsageError(f"{what} is not a readable image ({reason(error)}): replace or remove it") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitattack.data.blobs import Blob, in_folder
-from vitattack.data.images import decode_rgb, stack_pixels
+from vitattack.data.images import decode_rgb, reason, stack_pixels
 from vitattack.data.labels import class_numbers
 from vitattack.data.transform import transform
 from vitattack.errors import UsageError
@@ -58,8 +58,8 @@ class ParquetSource:
             try:
                 meta = pq.ParquetFile(path).metadata
                 missing = {image, label} - {name.split(".")[0] for name in meta.schema.to_arrow_schema().names}
-            except (pa.ArrowException, OSError) as error:
-                raise UsageError(f"{path} is not a readable parquet file ({error}): fetch it again") from error
+            except Exception as error:  # arrow reports a broken file by whatever breaks first
+                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
             if missing:
                 raise UsageError(f"{path} has no column {' or '.join(sorted(missing))}: is it another data set?")
             for group in range(meta.num_row_groups):
@@ -83,7 +83,10 @@ class ParquetSource:
     def cell(self, row: int) -> tuple[bytes, int]:
         """The encoded image and the label of a row."""
         table, first = self._group_of(row)
-        cell, label = table[0][row - first].as_py(), table[1][row - first].as_py()
+        try:
+            cell, label = table[0][row - first].as_py(), table[1][row - first].as_py()
+        except ValueError as error:  # text that is none
+            raise UsageError(f"row {row} of {self.name} is damaged ({reason(error)}): fetch the file again") from error
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(data, bytes) or not isinstance(label, int):
             raise UsageError(f"row {row} of {self.name} has no image or no label: repair the file")
@@ -97,7 +100,7 @@ class ParquetSource:
             try:
                 table = pq.ParquetFile(path).read(columns=[f"{image}.path", label])
                 names = [cell["path"] for cell in table[image].to_pylist()]
-            except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+            except Exception as error:  # as above
                 raise UsageError(f"{path} does not name its images: use the tar or a folder instead") from error
             found += zip(names, table[label].to_pylist(), strict=True)
         if any(not isinstance(name, str) or not isinstance(label, int) for name, label in found):
@@ -108,8 +111,12 @@ class ParquetSource:
         group = bisect_right(self._groups, row, key=lambda entry: entry[0]) - 1
         first, file, number = self._groups[group]
         if self._open is None or self._open[0] != group:
-            self._open = (group, pq.ParquetFile(self._paths[file]).read_row_group(number, columns=self._columns))
-            self._open = (group, self._open[1].select(self._columns))
+            path = self._paths[file]
+            try:
+                table = pq.ParquetFile(path).read_row_group(number, columns=self._columns).select(self._columns)
+            except Exception as error:  # as above
+                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
+            self._open = (group, table)
         return self._open[1], first
 
     @cached_property
