@@ -92,7 +92,7 @@ def _clean(
     loaded: zoo.Loaded, text: str, limit: int, data_dir: str | Path | None, batch_size: int, place: torch.device
 ) -> stats.Accuracy:
     victim = loaded.victim
-    samples = open_data(text, limit, Path(data_dir) if data_dir else None, victim.transform)
+    samples = open_data(text, limit, Path(data_dir) if data_dir else None, None, victim.made_for)
     correct = 0
     with frozen(victim), torch.no_grad():
         for start in range(0, len(samples.rows), batch_size):
