@@ -44,6 +44,7 @@ FULL = {
     "cosine": "pgd(rule=heavy_ball(size=2, schedule=cosine), stop=never)",
     "corner": "pgd(start=corner, stop=never)",
     "gauss": "pgd(start=gauss, stop=never)",
+    "square": "square",
 }
 
 
@@ -58,8 +59,9 @@ def gain(text: str, norm: str, n: int = 4) -> tuple[torch.Tensor, float]:
     return ((x_adv - x).flatten(1) @ slope) / best, best
 
 
-# The TRADES preset is an linf one: its twenty steps of 0.097 eps do not cross the l2 ball from edge to edge.
-CASES = [(name, norm) for name in FULL for norm in BALLS if (name, norm) != ("pgd-trades", "l2")]
+# The TRADES preset is an linf one: its twenty steps of 0.097 eps do not cross the l2 ball from edge to edge. In l2 a
+# random search keeps what its patterns happen to hold of the optimum: see test_square.py.
+CASES = [(name, norm) for name in FULL for norm in BALLS if norm == "linf" or name not in ("pgd-trades", "square")]
 
 
 @pytest.mark.parametrize(("name", "norm"), CASES)

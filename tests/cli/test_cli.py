@@ -129,6 +129,9 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
     assert (pgd["forwards"], pgd["backwards"]) == (21, 20)
     pma = json.loads(here("attacks", "info", "pma", "--json").stdout)
     assert (pma["forwards"], pma["backwards"]) == (202, 200)
+    # the package behind the name spends 7,857 + 1,910; four stages by ours: 101 + 910 + 910 + 5,001 and 100 + 900 + 900
+    ours = json.loads(here("attacks", "info", "autoattack", "--json").stdout)
+    assert (ours["forwards"], ours["backwards"]) == (6922, 1900)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +172,15 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
         (["eval", "--threads", "100000"], "100000 is not in the range"),
         (["eval", "x" * 300], "unknown model"),
         (["eval", "--subset", "random:5:" + "9" * 42], "are not understood"),
+        (
+            ["eval", "tiny-vit", "pgd", "--threat", "spatial"],
+            "pgd is not defined for spatial threats: use --threat linf",
+        ),
+        (["eval", "tiny-vit", "spatial"], "spatial is not defined for linf threats: use --threat spatial"),
+        (
+            ["eval", "tiny-vit", "spatial", "--threat", "spatial:16"],
+            "write spatial, spatial:16px,30deg or spatial:4.17%",
+        ),
         (["attacks", "info", "pg"], "unknown attack 'pg': did you mean pgd"),
     ],
 )

@@ -104,6 +104,11 @@ def learns(attack: Attack) -> bool:
     return bool(getattr(attack, "learns", False))
 
 
+def needs_calibration(attack: Attack) -> bool:
+    """Whether it cannot do without them: one that `guesses` runs with whatever `prepare` finds."""
+    return learns(attack) and not getattr(attack, "guesses", False)
+
+
 def refuse_nesting(inner: Attack) -> None:
     """Attacks that look at the plain victim from several sides cannot be looked at through a view themselves."""
     if getattr(inner, "plain_only", False):

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    blank_evidence,
+    learned,
+    learns,
+    needs_calibration,
+    recall,
+)
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -47,6 +56,10 @@ class Stages:
     @property
     def learns(self) -> bool:
         return any(learns(attack) for attack in self.attacks)
+
+    @property
+    def guesses(self) -> bool:
+        return not any(needs_calibration(attack) for attack in self.attacks)
 
     def learned(self) -> list[Any] | None:
         parts = [learned(attack) for attack in self.attacks]

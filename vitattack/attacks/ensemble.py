@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from vitattack.attacks.autostep import AutoStep
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import register
+from vitattack.attacks.compose import Stages
 from vitattack.attacks.expectation import Expectation
+from vitattack.attacks.fab import fab, fab_t
 from vitattack.attacks.gradient import Gradient
+from vitattack.attacks.named import restarts
+from vitattack.attacks.square import square
 from vitattack.attacks.starts import Edge, Start
 from vitattack.attacks.targets import Aim, Targets, Which
 from vitattack.losses import DLR, AnyLoss, CrossEntropy
+from vitattack.syntax import Call
 from vitattack.threat import LpBall
 
 Stop = Literal["first_success", "never"]
@@ -77,3 +82,45 @@ def targets(inner: Attack, *, k: int = 9, which: Which = "top", loss: Aim = "mar
 def eot(inner: Attack, *, n: int = 20) -> Expectation:
     """For random models: the inner attack on losses averaged over n forwards per step."""
     return Expectation(inner, n)
+
+
+# The stages of each version, in AutoAttack's order.
+VERSIONS = {
+    "standard": ("apgd_ce", "apgd_t", "fab_t", "square"),
+    "plus": ("apgd_ce", "apgd_dlr", "fab", "square", "apgd_t", "fab_t"),
+    "rand": ("apgd_ce", "apgd_dlr"),
+}
+
+
+def _stages(options: dict[str, Any]) -> tuple[str, ...]:
+    version = options.get("version", Call("standard"))
+    return VERSIONS[version.name if isinstance(version, Call) else version]
+
+
+@register("autoattack", paper=CROCE, quick="autoattack(steps=3, queries=5)", stages=_stages)
+def autoattack(
+    ball: LpBall,
+    *,
+    version: Literal["standard", "plus", "rand"] = "standard",
+    steps: int = 100,
+    queries: int = 5000,
+) -> Stages:
+    """AutoAttack by its own protocol, stage by stage, with fooled samples leaving inside every stage.
+
+    standard: apgd_ce, apgd_t and fab_t with 9 targets, square with 5,000 queries. plus: 5 restarts of apgd_ce, apgd_dlr
+    and fab, then square, apgd_t, fab_t. rand: apgd_ce and apgd_dlr on losses averaged over 20 forwards.
+    """
+    made: dict[str, Attack]
+    if version == "rand":
+        made = {"apgd_ce": eot(apgd_ce(ball, steps=steps)), "apgd_dlr": eot(apgd_dlr(ball, steps=steps))}
+    else:
+        several = 5 if version == "plus" else 1
+        made = {
+            "apgd_ce": restarts(several, apgd_ce(ball, steps=steps)),
+            "apgd_dlr": restarts(several, apgd_dlr(ball, steps=steps)),
+            "apgd_t": apgd_t(ball, steps=steps),
+            "fab": fab(ball, steps=steps, restarts=several),
+            "fab_t": fab_t(ball, steps=steps),
+            "square": square(ball, queries=queries),
+        }
+    return Stages(tuple(made[name] for name in VERSIONS[version]))

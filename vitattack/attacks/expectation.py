@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.base import Attack, Crafted, Holder
 from vitattack.errors import UsageError
+from vitattack.losses import CrossEntropy
 from vitattack.models.victim import Victim
 from vitattack.models.views import Averaged
 from vitattack.rng import SampleRng
@@ -23,6 +24,7 @@ class Expectation(Holder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.inner.with_loss(CrossEntropy())  # what follows no loss, such as fab, has none to average and says so
         if not 1 <= self.answers <= 1000:
             raise UsageError(f"eot averages over 1 to 1000 answers, not {self.answers}")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitattack import data as data_sets
 from vitattack import spec
-from vitattack.attacks.base import Attack, Crafted, learns
+from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration
 from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
@@ -119,7 +119,10 @@ def evaluate(
             )
         if calibration is not None and not learning:
             raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-        other = _calibration(calibration, samples, folder, victim.transform) if learning else None
+        other = None
+        if learning:
+            required = any(needs_calibration(attack) for _, _, attack in jobs)
+            other = _calibration(calibration, samples, folder, victim.transform, required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, (ball, text, attack) in enumerate(jobs):
@@ -232,8 +235,13 @@ def open_data(
 
 
 def _calibration(
-    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, transform: str
-) -> DataSet:
+    given: str | tuple[Tensor, Tensor] | None,
+    samples: DataSet,
+    data_dir: Path | None,
+    transform: str,
+    *,
+    required: bool = True,
+) -> DataSet | None:
     """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
@@ -244,6 +252,8 @@ def _calibration(
         return chosen
     used = set(samples.rows)
     spare = tuple(row for row in range(len(samples.source)) if row not in used)[:128]
+    if not spare and not required:
+        return None
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
     return replace(samples, rows=spare, text=f"{samples.text} (rows left over)")
