@@ -18,17 +18,13 @@ def command(ctx: click.Context) -> None:
 @command.command("list", epilog="Example:  vitattack attacks list --format md")
 @output_options
 def listing(as_json: bool, form: str, quiet: bool) -> None:
-    """Every attack with its paper."""
-    from vitattack.attacks.catalogue import ATTACKS
-    from vitattack.report.table import Table
+    """Every attack with its price, its paper and the threats it is for."""
+    from vitattack.report.attacks import listing
 
     from .output import show
 
-    rows = [(name, ATTACKS[name].summary, ATTACKS[name].paper) for name in ATTACKS]
-    table = Table("attacks", ("name", "what it does", "paper"), rows, left=3)
-    show(
-        table, [dict(zip(("name", "summary", "paper"), row, strict=True)) for row in rows], "json" if as_json else form
-    )
+    table, content = listing()
+    show(table, content, "json" if as_json else form)
 
 
 @command.command("info", epilog="Example:  vitattack attacks info pgd")

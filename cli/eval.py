@@ -17,7 +17,9 @@ Examples:
   vitattack eval                                            tiny-vit, worst(pgd, gama), 1,000 images
   vitattack eval tiny-vit pgd "gama(steps=50)" --limit 200  two attacks and their worst case
   vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
+  vitattack eval tiny-vit apgd --threat linf:1/255,2/255,4/255,8/255    a curve over budgets
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
+  vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
@@ -27,9 +29,10 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 )
 @click.argument("model", default="tiny-vit")
 @click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
-@option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
+@option("--threat", default="linf:8/255", help="linf:8/255, l2:0.5, spatial:16px,30deg; several: linf:2/255,4/255.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
+@option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of what was made.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
 @together(data_options, file_options, run_options, output_options)
 def command(
@@ -44,6 +47,7 @@ def command(
     from vitattack.evaluation import api
     from vitattack.evaluation.controls import control_texts, verdicts, with_bases
     from vitattack.report.evaluation import tables
+    from vitattack.threat import parse_many
 
     from .console import Screen
     from .output import show
@@ -53,6 +57,8 @@ def command(
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
         attacks = tuple(with_bases(attacks))
+        if len(parse_many(given["threat"])) > 1:
+            raise click.UsageError("--controls compares runs under one budget: give one --threat")
         if given["shard"] != (0, 1):
             raise click.UsageError(
                 "--controls needs the whole run: finish the shards, then add --controls without --shard"

@@ -89,7 +89,8 @@ def _check_environment() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    click.echo("vitattack: " + " ".join(message.split()), err=True)
+    shown = "".join(c if c.isprintable() else " " for c in message)  # names in a file may hold control characters
+    click.echo("vitattack: " + " ".join(shown.split()), err=True)
     sys.exit(code)
 
 

@@ -53,6 +53,8 @@ def _watched(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> boo
     from .fetching import Fetching
 
     ctx.with_resource(Fetching(quiet).watched())
+    if quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # where timm calls the hub itself
     return quiet
 
 
@@ -80,13 +82,16 @@ file_options = together(
     option("--adapter", help="Renames tensors before loading: swin, timm, normaliser or vit-patch."),
     unsafe_option,
 )
-machine_options = together(
-    option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
+compute_options = together(
     option(
         "--batch-size", type=click.IntRange(1), default=64, help="Images per batch; attacks halve it where memory ends."
     ),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use."),
+)
+machine_options = together(
+    option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
+    compute_options,
 )
 run_options = together(
     machine_options,

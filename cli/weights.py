@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import file_options, model_options, option, output_options, together, unsafe_option
+from .options import compute_options, file_options, model_options, option, output_options, together, unsafe_option
 
 
 @click.command(
@@ -34,9 +34,10 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
 
     from .output import show
 
-    entries = [entry_named(name) for name in names]
-    found = [fetch.fetched(entry.weights, name=entry.id, unsafe=unsafe_pickle) for entry in entries if entry.weights]
-    show(pulled(found), {"schema": 1, "weights": found}, "json" if as_json else form)
+    wanted = {name: weights for name in names if (weights := entry_named(name).weights)}
+    files = {name: fetch.pull(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
+    table, content = pulled(files, {name: fetch.origin(weights, name) for name, weights in wanted.items()})
+    show(table, content, "json" if as_json else form)
 
 
 @click.command(
@@ -51,8 +52,8 @@ Examples:
 @option("--data", help="Images to compare on; default: those that ship with vitattack, where they fit.")
 @option("--limit", type=click.IntRange(1), default=200, help="Only the first N images.")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline.")
+@together(compute_options, output_options)
 @unsafe_option
-@output_options
 def check(name: str, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
     """Check the hash of NAME, load it strictly, and compare its clean accuracy on a few images with the reported one.
 

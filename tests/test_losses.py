@@ -11,14 +11,16 @@ import torch.nn.functional as F
 from vitattack import losses
 from vitattack.errors import UsageError
 from vitattack.losses import LOSSES, Moment
+from vitattack.rng import SampleRng
 
 LOGITS = torch.tensor([[3.0, 1.0, 2.5, -4.0, 0.5], [0.0, 7.0, 6.0, 1.0, 2.0]], dtype=torch.float64)
 Y = torch.tensor([0, 2])
+RNG = SampleRng(0, (0, 1))
 
 
 def value(name: str, logits: torch.Tensor = LOGITS, t: int = 50, **options: object) -> list[float]:
     loss = LOSSES[name](**options)  # type: ignore[call-arg]
-    memory = losses.remember(loss, LOGITS, LOGITS, Y)
+    memory = losses.remember(loss, LOGITS, LOGITS, Y, RNG)
     return losses.evaluate(loss, logits, Y, memory, Moment(t, 100)).tolist()
 
 
@@ -91,14 +93,14 @@ def test_too_few_classes_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 4 classes"):
         losses.TargetedDLR().towards(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(UsageError, match="rank 9 of 4 wrong classes"):
-        losses.TargetedMargin(9).remember(LOGITS, LOGITS, Y)
+        losses.TargetedMargin(9).remember(LOGITS, LOGITS, Y, RNG)
     with pytest.raises(UsageError, match="rank 0"):
         losses.TargetedMargin(0)
 
 
 def test_targets_are_never_the_label() -> None:
     for rank in (1, 2, 3, 4, -1, -4):
-        target = losses.TargetedMargin(rank).remember(LOGITS, LOGITS, Y)["target"]
+        target = losses.TargetedMargin(rank).remember(LOGITS, LOGITS, Y, RNG)["target"]
         assert not bool((target == Y).any())
 
 
@@ -112,7 +114,7 @@ def test_gama_anchors_where_it_is_told_to() -> None:
     for anchor, reference in (("start", LOGITS), ("clean", clean)):
         gama = losses.GAMA(anchor=anchor)  # type: ignore[arg-type]
         assert losses.needs_clean(gama) == (anchor == "clean")
-        memory = losses.remember(gama, LOGITS, clean if anchor == "clean" else None, y)
+        memory = losses.remember(gama, LOGITS, clean if anchor == "clean" else None, y, RNG)
         assert torch.equal(memory["anchor"], reference.softmax(1))
         far = losses.evaluate(gama, moved, y, memory, Moment(0, 100)) - losses.evaluate(
             gama, moved, y, memory, Moment(99, 100)
@@ -122,4 +124,4 @@ def test_gama_anchors_where_it_is_told_to() -> None:
 
 def test_targets_come_from_the_clean_output() -> None:
     loss = losses.TargetedMargin(1)
-    assert loss.remember(LOGITS.flip(1), LOGITS, Y)["target"].tolist() == [2, 1]
+    assert loss.remember(LOGITS.flip(1), LOGITS, Y, RNG)["target"].tolist() == [2, 1]

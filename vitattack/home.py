@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,16 +86,16 @@ def locked(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[No
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which takes its place when the block ends well and vanishes otherwise."""
+    """A file to write beside `path`, which takes its place when the block ends well and vanishes otherwise.
+
+    For the holder of a lock: what a killed process left is written over.
+    """
+    beside = path.with_name(f".{path.name}.tmp")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp" + path.suffix)
-        os.close(handle)
-        beside = Path(name)
         try:
             yield beside
             with beside.open("rb+") as stream:
                 os.fsync(stream.fileno())
-            beside.chmod(0o644)
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitattack.errors import UsageError
 from vitattack.registry import Registry
+from vitattack.rng import SampleRng
 
 Memory = Mapping[str, Tensor]
 
@@ -41,7 +42,7 @@ class Remembering(Protocol):
     def needs_clean(self) -> bool:
         """Whether `remember` wants the logits of the unperturbed images: one more forward pass."""
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory: ...
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory: ...
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor: ...
 
@@ -144,7 +145,7 @@ class GAMA:
     def needs_clean(self) -> bool:
         return self.anchor == "clean"
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         return {"anchor": self._scores(start if clean is None else clean).detach()}
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
@@ -166,21 +167,23 @@ class LeadThenMargin:
     """One term of the probability margin for half of the run, then both: the two stages of PMA (Xie et al. 2025).
 
     The very first step climbs the true class instead, which spreads the starts; `lead` is the term of the first half.
+    On logits it is the loss of the margin decomposition attack (Ma et al. 2023).
     """
 
     lead: Literal["true", "wrong"] = "true"
+    space: Literal["prob", "logit"] = "prob"
     needs_clean = False
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         return {}
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
-        p = logits.softmax(1)
+        scores = logits.softmax(1) if self.space == "prob" else logits
         if at.t == 0:
-            return of_class(p, y)
+            return of_class(scores, y)
         if at.t < at.steps / 2:
-            return best_wrong(p, y) if self.lead == "wrong" else -of_class(p, y)
-        return best_wrong(p, y) - of_class(p, y)
+            return best_wrong(scores, y) if self.lead == "wrong" else -of_class(scores, y)
+        return best_wrong(scores, y) - of_class(scores, y)
 
 
 @LOSSES.register("kl_to")
@@ -190,12 +193,18 @@ class KLToClean:
 
     needs_clean = True
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         assert clean is not None
         return {"clean": clean.log_softmax(1).detach()}
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
         return F.kl_div(logits.log_softmax(1), memory["clean"], reduction="none", log_target=True).sum(1)
+
+
+def wrong_classes(logits: Tensor, y: Tensor) -> Tensor:
+    """(B, C - 1) the classes other than y, the most likely first."""
+    order = logits.scatter(1, y[:, None], -math.inf).argsort(dim=1, descending=True, stable=True)
+    return order[:, : logits.shape[1] - 1]
 
 
 @dataclass(frozen=True)
@@ -209,13 +218,12 @@ class Targeted:
         if self.rank == 0:
             raise UsageError("rank 0 is no wrong class: 1 is the runner-up, -1 the least likely class")
 
-    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
         assert clean is not None
         wrong = clean.shape[1] - 1
         if abs(self.rank) > wrong:
             raise UsageError(f"rank {self.rank} of {wrong} wrong classes: use 1 to {wrong}, or -1 for the least likely")
-        order = clean.scatter(1, y[:, None], -math.inf).argsort(dim=1, descending=True, stable=True)[:, :wrong]
-        return {"target": order[:, self.rank - 1 if self.rank > 0 else self.rank]}
+        return {"target": wrong_classes(clean, y)[:, self.rank - 1 if self.rank > 0 else self.rank]}
 
     def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
         return self.towards(logits, y, memory["target"])
@@ -254,20 +262,42 @@ class TargetedDLR(Targeted):
         return (of_class(logits, target) - of_class(logits, y)) / spread
 
 
+@dataclass(frozen=True)
+class Aimed:
+    """A targeted loss with the class of each sample given, by the index of the sample."""
+
+    loss: Targeted
+    target: Mapping[int, int]
+    needs_clean = False
+
+    def remember(self, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
+        return {"target": torch.tensor([self.target[i] for i in rng.index], device=y.device)}
+
+    def recall(self, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
+        return self.loss.towards(logits, y, memory["target"])
+
+
 def needs_clean(loss: AnyLoss) -> bool:
     return isinstance(loss, Remembering) and loss.needs_clean
 
 
-def remember(loss: AnyLoss, start: Tensor, clean: Tensor | None, y: Tensor) -> Memory:
+def remember(loss: AnyLoss, start: Tensor, clean: Tensor | None, y: Tensor, rng: SampleRng) -> Memory:
     """The rows of memory of a loss; none for a plain one."""
-    return loss.remember(start, clean, y) if isinstance(loss, Remembering) else {}
+    return loss.remember(start, clean, y, rng) if isinstance(loss, Remembering) else {}
 
 
 def evaluate(loss: AnyLoss, logits: Tensor, y: Tensor, memory: Memory, at: Moment) -> Tensor:
-    """(B,) the loss at one step of a run, plain or remembering."""
+    """(B,) the loss at one step of a run, plain or remembering; (n, B, C) logits are n answers to be averaged over."""
+    if logits.dim() == 3:
+        return torch.stack([evaluate(loss, answer, y, memory, at) for answer in logits]).mean(0)
     if isinstance(loss, Remembering):
         return loss.recall(logits, y, memory, at)
     return loss(logits, y)
+
+
+def one_answer(logits: Tensor) -> Tensor:
+    """(B, C) logits, or the mean of (n, B, C): what a view of a random model says on average."""
+    return logits.mean(0) if logits.dim() == 3 else logits
 
 
 def correct(logits: Tensor, y: Tensor) -> Tensor:

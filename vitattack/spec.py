@@ -14,20 +14,26 @@ import typing
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.catalogue import ANY, ATTACKS, LP
 from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
+from vitattack.errors import WrongThreat as WrongThreat
 from vitattack.losses import LOSSES, AnyLoss
 from vitattack.registry import Registry, did_you_mean
 from vitattack.syntax import Call, Node, parse, short, shown
-from vitattack.threat import LpBall
+from vitattack.threat import LpBall, Threat
+from vitattack.threat import parse as parse_threat
 
 LARGEST = 10**9
+# Where a text is only checked, no option of it depends on the threat: any it is defined for will do.
+SAMPLES = ("linf:8/255", "l2:0.5", "spatial")
 
+
+T = TypeVar("T")
 
 # What may stand where an option is annotated with one of these types.
 KINDS: dict[Any, Registry[Any]] = {
@@ -39,13 +45,18 @@ KINDS: dict[Any, Registry[Any]] = {
 }
 
 
+def is_threat(hint: Any) -> bool:
+    """Whether a parameter is the threat, which comes from the job and never from the text."""
+    return hint is Threat or (isinstance(hint, type) and hasattr(hint, "allows"))
+
+
 def _factory(kind: Any, name: str) -> Callable[..., Any]:
     entry = KINDS[kind][name]
     factory: Callable[..., Any] = entry.factory if kind is Attack else entry
     return factory
 
 
-def build(text: str, threat: LpBall) -> Attack:
+def build(text: str, threat: Threat) -> Attack:
     """The attack a text names, against a threat."""
     attack: Attack = _Resolver(text, threat).named(parse(text), Attack)[0]
     return attack
@@ -54,8 +65,15 @@ def build(text: str, threat: LpBall) -> Attack:
 def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
     text, node = (attack, parse(attack)) if isinstance(attack, str) else ("attack", attack)
-    # No option's text depends on the threat, so any will do to have the settings checked.
-    return _Resolver(text, LpBall("linf", 8 / 255)).named(node, Attack)[1]
+    return for_any_threat(lambda threat: _Resolver(text, threat).named(node, Attack)[1])
+
+
+def for_any_threat(use: Callable[[Threat], T]) -> T:
+    """What comes of the first kind of threat that suits the attack in question."""
+    for sample in SAMPLES[:-1]:
+        with suppress(WrongThreat):
+            return use(parse_threat(sample))
+    return use(parse_threat(SAMPLES[-1]))
 
 
 def held(text: str) -> str | None:
@@ -63,6 +81,14 @@ def held(text: str) -> str | None:
     node = parse(canonical(text))
     inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
     return canonical(inner[0]) if len(inner) == 1 else None
+
+
+def bare(text: str) -> Node:
+    """The tree of an attack without the wrapper that only measures what comes out."""
+    node = parse(text)
+    while isinstance(node, Call) and node.name == "perceptual" and node.args:
+        node = node.args[0]
+    return node
 
 
 def with_scales(text: str, scales: Node) -> str:
@@ -90,7 +116,7 @@ def _signature(factory: Callable[..., Any]) -> tuple[inspect.Signature, dict[str
 class _Resolver:
     """Looks names up, checks options against annotations, and gives each object with its canonical text."""
 
-    def __init__(self, text: str, threat: LpBall) -> None:
+    def __init__(self, text: str, threat: Threat) -> None:
         self.text = text
         self.threat = threat
 
@@ -98,24 +124,31 @@ class _Resolver:
         if not isinstance(node, Call):
             what = "an attack" if kind is Attack else "a name"
             raise UsageError(f"'{short(self.text)}': {shown(node)} stands where {what} belongs")
+        kinds = KINDS[Attack][node.name].threats if kind is Attack else ANY
+        if self.threat.kind not in kinds:
+            fits = " or ".join(sample for sample in SAMPLES if sample.partition(":")[0] in kinds)
+            raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
         factory = _factory(kind, node.name)
         signature, hints = _signature(factory)
-        parameters = {n: p for n, p in signature.parameters.items() if hints.get(n) is not LpBall}
-        values, texts = self._bind(node, parameters, hints)
+        plain = {n: p for n, p in signature.parameters.items() if not is_threat(hints.get(n))}
+        parameters = {n: p for n, p in plain.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        values, texts = self._bind(node, parameters, hints, unlisted=len(parameters) < len(plain))
 
-        def make(chosen: dict[str, Any], ball: LpBall) -> Any:
+        def make(chosen: dict[str, Any], threat: Threat) -> Any:
             several = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
             rest = [value for n in several for value in chosen[n]]
-            leading = (ball,) if len(parameters) < len(signature.parameters) else ()
+            leading = (threat,) if len(plain) < len(signature.parameters) else ()
             return factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
 
-        listed = self._listed(make, parameters, values, texts)
+        others = [self.threat] if self.threat.kind not in LP else [LpBall("linf", 0.5), LpBall("l2", 0.5)]
+        tried = [t for t in others if t.kind in kinds]
+        listed = self._listed(make, tried, parameters, values, texts)
         return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 
     def _bind(
-        self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any]
+        self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any], unlisted: bool
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Argument values and their texts, by parameter name in declared order."""
+        """Argument values and their texts, by parameter name in declared order; then `unlisted` ones, by the alphabet."""
         given: dict[str, Node] = {}
         many: list[Node] = []
         flexible = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -138,6 +171,9 @@ class _Resolver:
             if name == rest or name not in parameters:
                 if name in ("eps", "ball", "threat"):
                     raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                if unlisted and name not in given:
+                    given[name] = value
+                    continue
                 raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
             if name in given:
                 raise UsageError(f"'{short(self.text)}': {name} is given twice")
@@ -153,29 +189,39 @@ class _Resolver:
                 values[name], texts[name] = self._value(given[name], hints[name], label)
             elif _is_required(parameter):
                 raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
+        for name in sorted(given.keys() - parameters.keys()):
+            values[name], texts[name] = self._literal(given[name], f"{node.name}({name}=...)")
         return values, texts
 
     @staticmethod
     def _listed(
-        make: Callable[[dict[str, Any], LpBall], Any],
+        make: Callable[[dict[str, Any], Threat], Any],
+        threats: list[Threat],
         parameters: dict[str, inspect.Parameter],
         values: dict[str, Any],
         texts: dict[str, str],
     ) -> list[str]:
-        """The arguments that matter: an option without which the same object comes out, in either norm, is dropped."""
+        """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
         kept = dict(values)
         for name in reversed(values):
-            if not _is_required(parameters[name]):
+            if name in parameters and not _is_required(parameters[name]):
                 shorter = {n: v for n, v in kept.items() if n != name}
                 with suppress(UsageError):  # options may need each other
-                    if all(
-                        make(shorter, ball) == make(kept, ball) for ball in (LpBall("linf", 0.5), LpBall("l2", 0.5))
-                    ):
+                    if all(make(shorter, threat) == make(kept, threat) for threat in threats):
                         kept = shorter
         plain = [
-            n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY
+            n
+            for n, p in parameters.items()
+            if n in kept and _is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
         ]
         return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
+
+    def _literal(self, node: Node, label: str) -> tuple[Any, str]:
+        """A value that no annotation describes: a truth value, a number, or a word with or without quotes."""
+        word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
+        whole = isinstance(word, int) or (isinstance(word, float) and word.is_integer())
+        kind = str if isinstance(word, str) else bool if isinstance(word, bool) else int if whole else float
+        return self._value(word, kind, label)
 
     def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
         if hint in KINDS:

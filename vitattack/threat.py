@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,23 @@ NORMS = ("linf", "l2")
 RELATIVE_SLACK, ABSOLUTE_SLACK = 1e-5, 1e-7
 # An l2 budget beyond this is surely meant in units of 1/255.
 LARGEST_L2 = 50.0
+
+
+Evidence = Mapping[str, Tensor]
+NOTHING: Evidence = {}
+
+
+class Threat(Protocol):
+    """What an attacker may do to an image, as a value with a canonical text."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(B,) how far each image was changed, in the threat's own measure."""
+
+    def allows(self, x: Tensor, x_adv: Tensor, evidence: Evidence = NOTHING) -> Tensor:
+        """(B,) whether each image is one the attacker may show; `evidence` is what the attack says of it."""
 
 
 def per_row(values: Tensor, like: Tensor) -> Tensor:
@@ -73,8 +91,12 @@ class LpBall:
         delta = (_double(x_adv) - _double(x)).flatten(1)
         return delta.abs().amax(1) if self.norm == "linf" else _l2(delta)
 
-    def allows(self, x: Tensor, x_adv: Tensor) -> Tensor:
-        """(B,) whether each image is finite, inside [0,1] and inside the budget."""
+    @property
+    def kind(self) -> str:
+        return self.norm
+
+    def allows(self, x: Tensor, x_adv: Tensor, evidence: Evidence = NOTHING) -> Tensor:
+        """(B,) whether each image is finite, inside [0,1] and inside the budget; `evidence` is not needed for that."""
         flat = x_adv.flatten(1)
         in_box = (torch.isfinite(flat) & (flat >= 0) & (flat <= 1)).all(1)
         return in_box & (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
@@ -103,16 +125,35 @@ def eps_text(eps: float) -> str:
     return f"{steps}/255" if steps and steps / 255 == eps else f"{eps:.17g}" if float(f"{eps:g}") != eps else f"{eps:g}"
 
 
-def parse(text: str) -> LpBall:
-    """`linf:8/255`, `l2:0.5` -> LpBall."""
+def parse(text: str) -> Threat:
+    """`linf:8/255`, `l2:0.5` -> LpBall; `spatial`, `spatial:16px,30deg` -> Spatial."""
     norm, colon, number = text.strip().partition(":")
+    if norm == "spatial":
+        from vitattack.spatial import parse as parse_spatial  # it builds on this module
+
+        return parse_spatial(number)
     if not colon:
         raise UsageError(f"threat '{text}' names no norm: write linf:{text.strip()} or l2:{text.strip()}")
     if norm not in NORMS:
-        raise UsageError(did_you_mean("norm", norm, NORMS))
+        raise UsageError(did_you_mean("norm", norm, (*NORMS, "spatial")))
     top, slash, bottom = number.partition("/")
     try:
         eps = float(top) / (float(bottom) if slash else 1.0)
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"eps '{number}' is not a number: write {norm}:8/255 or {norm}:0.03") from None
     return LpBall("linf" if norm == "linf" else "l2", eps)
+
+
+def parse_many(text: str) -> tuple[Threat, ...]:
+    """`linf:1/255,2/255,4/255` -> one threat for each budget; a budget without a norm takes the one before it."""
+    if text.strip().startswith("spatial"):
+        return (parse(text),)
+    found: list[Threat] = []
+    norm = ""
+    for part in text.split(","):
+        norm = part.partition(":")[0] if ":" in part else norm
+        found.append(parse(part if ":" in part or not norm else f"{norm}:{part.strip()}"))
+    texts = [str(threat) for threat in found]
+    if len(set(texts)) < len(texts):
+        raise UsageError(f"a budget is named twice in '{text}': name each once")
+    return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -11,24 +12,43 @@ from torch import Tensor
 from tests.conftest import batch, linear_victim, toy_pictures
 from vitattack import spec
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.catalogue import ATTACKS, LP
+from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting
 from vitattack.models.victim import Victim, digest
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threat import LpBall, Threat, parse
 
-BALLS = [LpBall("linf", 8 / 255), LpBall("l2", 0.5)]
+THREATS = {"linf": parse("linf:8/255"), "l2": parse("l2:0.5"), "spatial": parse("spatial")}
 Images = tuple[Tensor, Tensor]
 every_attack = pytest.mark.parametrize("name", ATTACKS)
-every_ball = pytest.mark.parametrize("ball", BALLS, ids=str)
 # Attacks through attention refuse models without any.
-any_model = pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS[name].needs_attention])
+ANY_MODEL = [name for name in ATTACKS if not ATTACKS[name].needs_attention]
+any_model = pytest.mark.parametrize("name", ANY_MODEL)
 
 
-def ready(name: str, ball: LpBall, victim: Victim) -> Attack:
+def under_its_threats(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each name with each threat that it and what its quick form holds are defined for."""
+    cases = [(name, threat) for name in names for threat in THREATS.values() if fits(name, threat)]
+    return pytest.mark.parametrize(("name", "threat"), cases, ids=lambda value: str(value))
+
+
+def fits(name: str, threat: Threat) -> bool:
+    try:
+        spec.build(ATTACKS[name].quick, threat)
+    except spec.WrongThreat:
+        return False
+    return True
+
+
+def usual(name: str) -> Threat:
+    return THREATS[ATTACKS[name].threats[0]]
+
+
+def ready(name: str, threat: Threat, victim: Victim) -> Attack:
     """The quick form of an attack, prepared on images of its own."""
     x = toy_pictures(4, seed=17)
-    attack = spec.build(ATTACKS[name].quick, ball)
+    attack = spec.build(ATTACKS[name].quick, threat)
     with torch.no_grad():
         return attack.prepare(victim, lambda: (x, victim(x).argmax(1)), rng=SampleRng(0, (0,)))
 
@@ -37,25 +57,24 @@ def rng(n: int, seed: int = 0) -> SampleRng:
     return SampleRng(seed, tuple(range(n)))
 
 
-@every_ball
-@every_attack
-def test_candidates_keep_shape_type_box_and_budget(name: str, ball: LpBall, toy: Victim, toy_images: Images) -> None:
+@under_its_threats(ATTACKS)
+def test_candidates_keep_shape_type_box_and_budget(name: str, threat: Threat, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
     before = x.clone()
-    crafted = ready(name, ball, toy)(toy, x, y, rng=rng(12))
+    crafted = ready(name, threat, toy)(toy, x, y, rng=rng(12))
     assert crafted.x_adv.shape == x.shape and crafted.x_adv.dtype == x.dtype
     assert not crafted.x_adv.requires_grad
-    assert ball.allows(x, crafted.x_adv).all()
+    assert threat.allows(x, crafted.x_adv, crafted.evidence).all()
     assert torch.equal(x, before)
     assert all(len(rows) == len(x) for rows in crafted.evidence.values())
 
 
 @every_attack
 def test_equal_randomness_gives_equal_pixels_and_other_seeds_do_not(name: str, toy: Victim, toy_images: Images) -> None:
-    attack = ready(name, LpBall("linf", 1e-3), toy)
+    attack = ready(name, usual(name), toy)
     one, two = (attack(toy, *toy_images, rng=rng(12)).x_adv for _ in range(2))
     assert torch.equal(one, two)
-    if ATTACKS[name].needs_attention:
+    if ATTACKS[name].needs_attention or ATTACKS[name].foreign:  # foreign ones may return what they like of survivors
         return
 
     class Flat(torch.nn.Module):
@@ -67,15 +86,14 @@ def test_equal_randomness_gives_equal_pixels_and_other_seeds_do_not(name: str, t
     flat = Victim(Flat(), name="flat", num_classes=5, input_size=32)
     x, y = toy_images[0], torch.zeros(12, dtype=torch.long)
     one, other = (attack(flat, x, y, rng=rng(12, seed)).x_adv for seed in (0, 1))
-    assert torch.equal(one, other) == (name in ("fgsm", "mim"))  # they begin at the image
+    assert torch.equal(one, other) != ATTACKS[name].draws
 
 
-@every_ball
-@any_model
-def test_a_sample_fares_alone_as_in_company(name: str, ball: LpBall) -> None:
+@under_its_threats(name for name in ANY_MODEL if not ATTACKS[name].foreign)
+def test_a_sample_fares_alone_as_in_company(name: str, threat: Threat) -> None:
     victim, _ = linear_victim()
     x, y = batch(5)
-    attack = spec.build(ATTACKS[name].quick, ball)
+    attack = spec.build(ATTACKS[name].quick, threat)
     together = attack(victim, x, y, rng=rng(5)).x_adv
     for i in range(5):
         alone = attack(victim, x[i : i + 1], y[i : i + 1], rng=SampleRng(0, (i,))).x_adv
@@ -84,7 +102,7 @@ def test_a_sample_fares_alone_as_in_company(name: str, ball: LpBall) -> None:
 
 @every_attack
 def test_an_empty_batch_comes_back_empty(name: str, toy: Victim) -> None:
-    crafted = ready(name, BALLS[0], toy)(toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0))
+    crafted = ready(name, usual(name), toy)(toy, torch.zeros(0, 3, 32, 32), torch.zeros(0).long(), rng=rng(0))
     assert crafted.x_adv.shape == (0, 3, 32, 32)
 
 
@@ -96,7 +114,7 @@ def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_
     modes = [m.training for m in toy.modules()]
     before, state = digest(toy), torch.get_rng_state()
     fastpath = torch.backends.mha.get_fastpath_enabled()
-    ready(name, BALLS[0], toy)(toy, *toy_images, rng=rng(12))
+    ready(name, usual(name), toy)(toy, *toy_images, rng=rng(12))
     assert [m.training for m in toy.modules()] == modes
     assert digest(toy) == before
     assert torch.equal(torch.get_rng_state(), state)
@@ -108,37 +126,38 @@ def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_
 
 @every_attack
 def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images: Images) -> None:
-    attack = ready(name, BALLS[0], toy)
+    attack = ready(name, usual(name), toy)
     with counting(toy) as passes:
         evidence = attack(toy, *toy_images, rng=rng(12)).evidence
     assert passes.forwards == int(evidence["forwards"].sum()) > 0
-    assert passes.backwards == int(evidence["backwards"].sum()) > 0
+    assert passes.backwards == int(evidence["backwards"].sum())
+    assert (passes.backwards == 0) == ATTACKS[name].black_box
 
 
 @every_attack
 def test_claimed_successes_are_successes(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    crafted = ready(name, LpBall("linf", 16 / 255), toy)(toy, x, y, rng=rng(12))
+    generous = {"linf": parse("linf:16/255"), "l2": parse("l2:1"), "spatial": parse("spatial")}
+    crafted = ready(name, generous[ATTACKS[name].threats[0]], toy)(toy, x, y, rng=rng(12))
     fooled = toy(crafted.x_adv).argmax(1) != y
     assert crafted.evidence["fooled"].any()
     assert torch.equal(fooled, crafted.evidence["fooled"])
 
 
-@every_ball
-@every_attack
-def test_text_and_pickle_round_trips(name: str, ball: LpBall) -> None:
+@under_its_threats(ATTACKS)
+def test_text_and_pickle_round_trips(name: str, threat: Threat) -> None:
     text = ATTACKS[name].quick
-    attack = spec.build(text, ball)
+    attack = spec.build(text, threat)
     assert spec.canonical(spec.canonical(text)) == spec.canonical(text)
-    assert spec.build(spec.canonical(text), ball) == attack
+    assert spec.build(spec.canonical(text), threat) == attack
     assert pickle.loads(pickle.dumps(attack)) == attack
-    assert hash(attack) == hash(spec.build(text, ball))
+    assert hash(attack) == hash(spec.build(text, threat))
 
 
-@every_attack
+@pytest.mark.parametrize("name", [name for name in ATTACKS if set(LP) & set(ATTACKS[name].threats)])
 def test_without_a_budget_nobody_is_fooled(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    for norm in ("linf", "l2"):
+    for norm in (norm for norm in LP if norm in ATTACKS[name].threats):
         crafted = ready(name, LpBall(norm, 0.0), toy)(toy, x, y, rng=rng(12))  # type: ignore[arg-type]
         assert torch.equal(crafted.x_adv, x)
         assert not crafted.evidence["fooled"].any()
@@ -152,6 +171,27 @@ def test_nan_outputs_are_never_a_success(name: str, toy_images: Images) -> None:
 
     x, y = toy_images
     victim = Victim(Broken(), name="broken", num_classes=10, input_size=32)
-    crafted = spec.build(ATTACKS[name].quick, BALLS[0])(victim, x, y, rng=rng(12))
+    crafted = spec.build(ATTACKS[name].quick, usual(name))(victim, x, y, rng=rng(12))
     assert not crafted.evidence["fooled"].any()
-    assert BALLS[0].allows(x, crafted.x_adv).all()
+    assert usual(name).allows(x, crafted.x_adv, crafted.evidence).all()
+
+
+@pytest.mark.parametrize("classes", [2, 3, 100])
+@any_model
+def test_any_number_of_classes_is_attacked_or_refused_in_one_line(name: str, classes: int) -> None:
+    """DLR needs three classes, its targeted form four, ranks no more than there are: nothing may fail without a word."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, classes))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.randn(classes, 3072, generator=torch.Generator().manual_seed(classes)) * 0.1)
+    victim = Victim(model, name="wide", num_classes=classes, input_size=32)
+    x = toy_pictures(6)
+    with torch.no_grad():
+        y = victim(x).argmax(1)
+    try:
+        crafted = ready(name, usual(name), victim)(victim, x, y, rng=rng(6))
+    except UsageError as refusal:
+        assert "classes" in str(refusal) and "\n" not in str(refusal)
+        assert classes < 4
+        return
+    assert usual(name).allows(x, crafted.x_adv, crafted.evidence).all()
+    assert torch.equal(victim(crafted.x_adv).argmax(1) != y, crafted.evidence["fooled"])

@@ -12,6 +12,7 @@ from vitattack.attacks.starts import Clean, Corner, Edge, Gauss, Uniform
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
+VICTIM = torch.nn.Flatten()  # no start here asks it
 X = torch.full((8, 3, 16, 16), 0.5, dtype=torch.float64)
 RNG = SampleRng(0, tuple(range(8)))
 
@@ -19,7 +20,7 @@ RNG = SampleRng(0, tuple(range(8)))
 @pytest.mark.parametrize("ball", [LpBall("linf", 0.1), LpBall("l2", 0.5)], ids=str)
 def test_every_start_in_both_norms(ball: LpBall) -> None:
     def size(start: object) -> torch.Tensor:
-        point = start(ball, X, rng=RNG)  # type: ignore[operator]
+        point = start(ball, X, victim=VICTIM, rng=RNG)  # type: ignore[operator]
         assert ball.allows(X, point).all()
         return ball.size(X, point)
 
@@ -29,9 +30,11 @@ def test_every_start_in_both_norms(ball: LpBall) -> None:
     assert torch.allclose(size(Corner()), full)
     assert bool((size(Uniform()) < full).all()) and bool((size(Uniform()) > 0.9 * full).all())
     if ball.norm == "linf":
-        assert torch.allclose((Corner()(ball, X, rng=RNG) - X).abs(), torch.full_like(X, 0.1))
+        assert torch.allclose((Corner()(ball, X, victim=VICTIM, rng=RNG) - X).abs(), torch.full_like(X, 0.1))
     for std in (0.001, 0.01):
-        assert float((Gauss(std)(LpBall("linf", 1.0), X, rng=RNG) - X).std()) == pytest.approx(std, rel=0.05)
+        assert float((Gauss(std)(LpBall("linf", 1.0), X, victim=VICTIM, rng=RNG) - X).std()) == pytest.approx(
+            std, rel=0.05
+        )
 
 
 def test_restarts_of_restarts_repeat_nothing() -> None:
@@ -39,7 +42,9 @@ def test_restarts_of_restarts_repeat_nothing() -> None:
     seen = []
 
     class Watching:
-        def __call__(self, ball: LpBall, x: torch.Tensor, *, rng: SampleRng) -> torch.Tensor:
+        passes = 0
+
+        def __call__(self, ball: LpBall, x: torch.Tensor, *, victim: torch.nn.Module, rng: SampleRng) -> torch.Tensor:
             seen.append(ball.random(x, rng))
             return seen[-1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.steps import Steepest
@@ -21,7 +21,9 @@ EPS, N, SEED = 8 / 255, 64, 7
 class TheirStart:
     """The uniform start torchattacks draws from the global generator after manual_seed(SEED)."""
 
-    def __call__(self, ball: LpBall, x: Tensor, *, rng: SampleRng) -> Tensor:
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
         generator = torch.Generator().manual_seed(SEED)
         return (x + torch.empty_like(x).uniform_(-EPS, EPS, generator=generator)).clamp(0, 1)
 

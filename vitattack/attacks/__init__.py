@@ -1,3 +1,14 @@
 """Attacks: frozen values, called with a victim, images, labels and randomness. Importing this names them all."""
 
-from vitattack.attacks import named, scaled  # noqa: F401 - they register what they define
+from vitattack.attacks import (  # noqa: F401 - they register what they define
+    cw_l2,
+    ensemble,
+    fab,
+    from_autoattack,
+    from_torchattacks,
+    measured,
+    named,
+    scaled,
+    spatial,
+    square,
+)

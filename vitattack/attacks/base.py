@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,44 @@ class Attack(Protocol):
         """What a reader of the number should know about these settings."""
 
 
+class Holder:
+    """What an attack that holds one other attack, `inner`, says of itself by asking it."""
+
+    inner: Attack
+
+    def __post_init__(self) -> None:
+        if getattr(self, "plain_only", False):
+            refuse_nesting(self.inner)
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Self:
+        return self._with(self.inner.prepare(victim, calibration, rng=rng))
+
+    @property
+    def learns(self) -> bool:
+        return learns(self.inner)
+
+    def learned(self) -> Any:
+        return learned(self.inner)
+
+    def recall(self, victim: nn.Module, content: Any) -> Self:
+        return self._with(recall(self.inner, victim, content))
+
+    def with_loss(self, loss: AnyLoss) -> Self:
+        return self._with(self.inner.with_loss(loss))
+
+    def doubts(self) -> tuple[str, ...]:
+        return self.inner.doubts()
+
+    def __getattr__(self, name: str) -> Any:
+        """Optional members, such as `aside` and `plain_only`, are those of the inner attack."""
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _with(self, inner: Attack) -> Self:
+        return replace(self, inner=inner)  # type: ignore[type-var]
+
+
 def blank_evidence(x: Tensor) -> dict[str, Tensor]:
     """Evidence of nothing done yet."""
     count = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -63,6 +102,11 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
 def learns(attack: Attack) -> bool:
     """Whether `prepare` wants calibration images."""
     return bool(getattr(attack, "learns", False))
+
+
+def needs_calibration(attack: Attack) -> bool:
+    """Whether it cannot do without them: one that `guesses` runs with whatever `prepare` finds."""
+    return learns(attack) and not getattr(attack, "guesses", False)
 
 
 def refuse_nesting(inner: Attack) -> None:

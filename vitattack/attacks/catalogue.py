@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from vitattack.attacks.base import Attack
 from vitattack.registry import Registry
+
+LP = ("linf", "l2")
+ANY = (*LP, "spatial")
 
 
 @dataclass(frozen=True)
@@ -17,20 +21,35 @@ class Entry:
     paper: str
     quick: str
     needs_attention: bool = False
+    threats: tuple[str, ...] = LP  # kinds of threat it is defined for
+    black_box: bool = False  # asks for no gradient
+    draws: bool = True  # begins with noise; False: the same point for every seed
+    foreign: bool = False  # somebody else's code: what it draws may depend on the batch
+    stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None  # names of its stages, given its options
 
     @property
     def summary(self) -> str:
         return (self.factory.__doc__ or "").strip().splitlines()[0]
 
 
+Factory = TypeVar("Factory", bound=Callable[..., Attack])
 ATTACKS: Registry[Entry] = Registry("attack", entry_point_group="vitattack.attacks")
 
-Factory = Callable[..., Attack]
 
-
-def register(name: str, *, paper: str, quick: str, needs_attention: bool = False) -> Callable[[Factory], Factory]:
+def register(
+    name: str,
+    *,
+    paper: str,
+    quick: str,
+    needs_attention: bool = False,
+    threats: tuple[str, ...] = LP,
+    black_box: bool = False,
+    draws: bool = True,
+    foreign: bool = False,
+    stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None,
+) -> Callable[[Factory], Factory]:
     def keep(factory: Factory) -> Factory:
-        ATTACKS.add(name, Entry(factory, paper, quick, needs_attention))
+        ATTACKS.add(name, Entry(factory, paper, quick, needs_attention, threats, black_box, draws, foreign, stages))
         return factory
 
     return keep

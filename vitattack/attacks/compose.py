@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    blank_evidence,
+    learned,
+    learns,
+    needs_calibration,
+    recall,
+)
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -21,11 +30,12 @@ class Stages:
     """Attacks in turn, each on the samples still standing; a success is confirmed before its sample is let go.
 
     With `fresh` each stage draws its own noise (restarts). Without it all stages see the noise they would see alone,
-    so that the outcome is the per-sample worst case of separate runs. Evidence `stage` says who broke the sample.
+    so that the outcome is the per-sample worst case of separate runs. Evidence `name` says who broke the sample.
     """
 
     attacks: tuple[Attack, ...]
     fresh: bool = False
+    name: str = "stage"
 
     def __post_init__(self) -> None:
         if not self.attacks:
@@ -47,6 +57,10 @@ class Stages:
     def learns(self) -> bool:
         return any(learns(attack) for attack in self.attacks)
 
+    @property
+    def guesses(self) -> bool:
+        return not any(needs_calibration(attack) for attack in self.attacks)
+
     def learned(self) -> list[Any] | None:
         parts = [learned(attack) for attack in self.attacks]
         return parts if any(part is not None for part in parts) else None
@@ -64,7 +78,7 @@ class Stages:
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
-        evidence["stage"] = torch.full_like(evidence["first_fooled"], -1)
+        evidence[self.name] = torch.full_like(evidence["first_fooled"], -1)
         result = x.clone()
         active = torch.arange(len(x), device=x.device)
         for number, attack in enumerate(self.attacks):
@@ -79,14 +93,15 @@ class Stages:
                 evidence[passes][active] += crafted.evidence[passes]
             for name in crafted.evidence.keys() - evidence.keys():
                 rows = crafted.evidence[name]
-                evidence[name] = torch.zeros(len(x), dtype=rows.dtype, device=x.device)
-            for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", "stage"}:
+                nothing = 0 if rows.dtype == torch.bool else -1
+                evidence[name] = torch.full((len(x),), nothing, dtype=rows.dtype, device=x.device)
+            for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", self.name}:
                 evidence[name][active] = crafted.evidence[name]
             fooled = self._confirm(victim, crafted, y[active])
-            price = 1 + getattr(victim, "verdict_forwards", 0)
+            price = getattr(victim, "answers", 1) + getattr(victim, "verdict_forwards", 0)
             evidence["forwards"][active] += price * crafted.evidence["fooled"].long()
             evidence["fooled"][active] = fooled
-            evidence["stage"][active[fooled]] = number
+            evidence[self.name][active[fooled]] = number
             active = active[~fooled]
         return Crafted(result, evidence)
 

@@ -66,15 +66,19 @@ class Gradient:
         self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
     ) -> None:
         active = torch.arange(len(x), device=x.device)
-        x_adv = self.start(self.ball, x, rng=rng.child("start"))
+        # a view may ask the model several times for each answer, and once more for a verdict
+        answers = getattr(victim, "answers", 1)
+        x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
+        for passes in ("forwards", "backwards"):
+            evidence[passes] += self.start.passes * answers
         clean = None
         if losses.needs_clean(self.loss):
             with torch.no_grad():
-                clean = victim(x)
-            evidence["forwards"] += 1
+                clean = losses.one_answer(victim(x))
+            evidence["forwards"] += answers
         memory: losses.Memory = {}
         state: State = self.rule.init(x, self.steps)
-        price = 1 + getattr(victim, "verdict_forwards", 0)
+        price = answers + getattr(victim, "verdict_forwards", 0)
 
         for t in range(self.steps + 1):
             last = t == self.steps
@@ -101,8 +105,8 @@ class Gradient:
                 active, x_adv = (active, x_adv) if keep is None else (active[keep], x_adv[keep])
                 break
             if t == 0:
-                memory = losses.remember(self.loss, logits.detach(), clean, y)
-            evidence["backwards"][active] += 1  # the pass runs for the whole batch, those who leave included
+                memory = losses.remember(self.loss, losses.one_answer(logits.detach()), clean, y, rng.child("loss"))
+            evidence["backwards"][active] += answers  # the pass runs for the whole batch, those who leave included
             if keep is None:
                 loss = losses.evaluate(self.loss, logits, y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
@@ -110,7 +114,7 @@ class Gradient:
                 # those who leave take no part in the loss: their rows of the gradient are zero and dropped
                 memory = {name: rows[keep] for name, rows in memory.items()}
                 y, x, active = y[keep], x[keep], active[keep]
-                loss = losses.evaluate(self.loss, logits[keep], y, memory, Moment(t, self.steps))
+                loss = losses.evaluate(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
                 grad, x_adv = grad[keep], x_adv[keep]
                 state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}

@@ -10,9 +10,10 @@ import math
 from typing import Literal
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import ANY, register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient import Gradient
+from vitattack.attacks.noise import Noise
 from vitattack.attacks.starts import Clean, Corner, Edge, Gauss, Start, Uniform
 from vitattack.attacks.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
 from vitattack.errors import UsageError
@@ -27,7 +28,7 @@ def usual_step(ball: LpBall, steps: int) -> float:
     return 0.25 if ball.norm == "linf" else 2.5 / steps
 
 
-@register("fgsm", paper="Goodfellow et al., ICLR 2015", quick="fgsm")
+@register("fgsm", paper="Goodfellow et al., ICLR 2015", quick="fgsm", draws=False)
 def fgsm(ball: LpBall, *, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success") -> Gradient:
     """One step of the whole budget from the image itself."""
     return Gradient(ball, 1, Steepest(1.0), loss, Clean(), stop)
@@ -80,7 +81,7 @@ def pgd(
     return Gradient(ball, count, rule or Steepest(size), loss, preset_start if start is None else start, stop)
 
 
-@register("mim", paper="Dong et al., CVPR 2018", quick="mim(steps=3)")
+@register("mim", paper="Dong et al., CVPR 2018", quick="mim(steps=3)", draws=False)
 def mim(
     ball: LpBall,
     *,
@@ -158,14 +159,17 @@ def mifpe(
 @register("pma", paper="Xie et al., CVPR 2025", quick="pma(steps=4)")
 def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "first_success") -> Stages:
     """Probability margin attack: two runs that first move one term of the margin, then both; two cosines from 2 eps."""
+    return _decomposed(ball, steps, step, stop, "prob")
+
+
+def _decomposed(ball: LpBall, steps: int, step: float, stop: Stop, space: Literal["prob", "logit"]) -> Stages:
     rule = Steepest(step, Cosine(cycles=2))
     leads: tuple[Literal["true", "wrong"], ...] = ("true", "wrong")
-    return Stages(
-        tuple(Gradient(ball, steps, rule, LeadThenMargin(lead), Uniform(), stop) for lead in leads), fresh=True
-    )
+    runs = (Gradient(ball, steps, rule, LeadThenMargin(lead, space), Uniform(), stop) for lead in leads)
+    return Stages(tuple(runs), fresh=True)
 
 
-@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))")
+@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=ANY)
 def restarts(n: int, inner: Attack) -> Stages:
     """The inner attack n times with fresh noise, each time on the samples still standing."""
     if not 1 <= n <= 10_000:
@@ -173,7 +177,25 @@ def restarts(n: int, inner: Attack) -> Stages:
     return Stages((inner,) * n, fresh=True)
 
 
-@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))")
+@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=ANY)
 def worst(*attacks: Attack) -> Stages:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
     return Stages(tuple(attacks))
+
+
+@register("md", paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")
+def md(ball: LpBall, *, steps: int = 50, step: float = 2.0, stop: Stop = "first_success") -> Stages:
+    """Margin decomposition attack: two runs that first move one term of the logit margin, then both; two cosines from 2 eps."""
+    return _decomposed(ball, steps, step, stop, "logit")
+
+
+@register("random", paper="baseline", quick="random(tries=3)", black_box=True)
+def random(ball: LpBall, *, tries: int = 1) -> Noise:
+    """Uniform noise: points of the ball, tried one after the other."""
+    return Noise(ball, Uniform(), tries)
+
+
+@register("gaussian", paper="baseline", quick="gaussian(tries=3)", black_box=True)
+def gaussian(ball: LpBall, *, std: float = 1.0, tries: int = 1) -> Noise:
+    """Normal noise with a deviation of `std` eps per pixel, cut off at the budget."""
+    return Noise(ball, Gauss(std * ball.eps if ball.eps else std), tries)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, learned, learns, recall, refuse_nesting
+from vitattack.attacks.base import Attack, Crafted, Holder
 from vitattack.errors import UsageError
-from vitattack.losses import AnyLoss
 from vitattack.models.victim import Victim
 from vitattack.models.views import Double
 from vitattack.rng import SampleRng
@@ -17,34 +15,12 @@ from vitattack.threat import LpBall
 
 
 @dataclass(frozen=True)
-class DoublePrecision:
+class DoublePrecision(Holder):
     """Runs the inner attack on the victim in float64; verdicts are those of the float32 victim."""
 
     ball: LpBall
     inner: Attack
     plain_only = True
-
-    def __post_init__(self) -> None:
-        refuse_nesting(self.inner)
-
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> DoublePrecision:
-        return replace(self, inner=self.inner.prepare(victim, calibration, rng=rng))
-
-    @property
-    def learns(self) -> bool:
-        return learns(self.inner)
-
-    def learned(self) -> Any:
-        return learned(self.inner)
-
-    def recall(self, victim: nn.Module, content: Any) -> DoublePrecision:
-        return replace(self, inner=recall(self.inner, victim, content))
-
-    def with_loss(self, loss: AnyLoss) -> DoublePrecision:
-        return replace(self, inner=self.inner.with_loss(loss))
-
-    def doubts(self) -> tuple[str, ...]:
-        return self.inner.doubts()
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitattack import data as data_sets
 from vitattack import spec
-from vitattack.attacks.base import Attack, Crafted, learns
+from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration
 from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
@@ -26,8 +26,9 @@ from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
 from vitattack.models import zoo
 from vitattack.models.catalogue import Entry
 from vitattack.models.victim import check_pixels, digest, wrap
+from vitattack.perceptual import lpips_missing
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threat import Threat, parse_many
 from vitattack.threat import parse as parse_threat
 
 DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_THREAT, DEFAULT_ATTACK = (
@@ -53,7 +54,7 @@ def evaluate(
     model: nn.Module | str = DEFAULT_MODEL,
     attacks: str | Sequence[str] = DEFAULT_ATTACK,
     *,
-    threat: str | LpBall = DEFAULT_THREAT,
+    threat: str | Threat | Sequence[Threat] = DEFAULT_THREAT,
     data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA,
     limit: int | None = None,
     calibration: str | tuple[Tensor, Tensor] | None = None,
@@ -68,15 +69,18 @@ def evaluate(
     options: zoo.FileOptions = zoo.FileOptions(),
     data_dir: str | Path | None = None,
     transform: str | None = None,
+    perceptual: bool = False,
     reporter: Reporter | None = None,
 ) -> Evaluation:
     """Robust accuracy of a model: clean and per-attack numbers with intervals, cost, doubts and per-sample records.
 
     `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". With `out` every batch is stored
-    and a second call goes on where the first one stopped; without it nothing is kept on disk.
+    and a second call goes on where the first one stopped; without it nothing is kept on disk. A threat may be several
+    budgets, "linf:1/255,2/255,4/255": every attack is run under each. With `perceptual` the records also hold l2, linf,
+    SSIM and, where its weights are at hand, LPIPS of every candidate.
     """
     reporter = reporter or Reporter()
-    ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
+    budgets = parse_many(threat) if isinstance(threat, str) else as_tuple(threat)
     texts = [spec.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
     if scales is not None:
         if not any(map(looks_through_attention, texts)):
@@ -86,9 +90,12 @@ def evaluate(
         raise UsageError("no attack is named: write pgd, gama or worst(pgd, gama)")
     if len(set(texts)) < len(texts):
         raise UsageError(f"an attack is named twice: {', '.join(texts)}")
+    if perceptual:
+        texts = [spec.canonical(f"perceptual({text}, lpips={lpips_missing() is None})") for text in texts]
     threads = usable_cores() if threads is None else threads
     _check_numbers(seed, batch_size, threads, shard)
-    built = {text: spec.build(text, ball) for text in texts}
+    jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]
+    learning = any(learns(attack) for _, _, attack in jobs)
     place = resolve_device(device, model)
     folder = Path(data_dir) if data_dir is not None else None
     _check_transform(data, transform)
@@ -110,14 +117,15 @@ def evaluate(
                 f"'{victim.name}' has {victim.num_classes} classes, '{samples.text}' has {samples.num_classes}: "
                 "choose data the model was trained for"
             )
-        if calibration is not None and not any(map(learns, built.values())):
+        if calibration is not None and not learning:
             raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-        other = (
-            _calibration(calibration, samples, folder, victim.transform) if any(map(learns, built.values())) else None
-        )
+        other = None
+        if learning:
+            required = any(needs_calibration(attack) for _, _, attack in jobs)
+            other = _calibration(calibration, samples, folder, victim.transform, required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
-        for number, text in enumerate(texts):
+        for number, (ball, text, attack) in enumerate(jobs):
             job = Job(
                 model=victim.name,
                 attack=text,
@@ -125,7 +133,7 @@ def evaluate(
                 data=samples.text,
                 weights=weights,
                 pixels=pixels,
-                calibration=f"{other.text} {other.digest()}" if other and learns(built[text]) else "",
+                calibration=f"{other.text} {other.digest()}" if other and learns(attack) else "",
                 seed=seed,
                 batch_size=batch_size,
                 threads=threads,
@@ -136,7 +144,7 @@ def evaluate(
             if result is None:
                 result = run(
                     victim,
-                    built[text],
+                    attack,
                     job,
                     ball,
                     samples,
@@ -146,7 +154,7 @@ def evaluate(
                     root,
                     shard=shard,
                     fresh=fresh,
-                    watch=reporter.job(job, number, len(texts)),
+                    watch=reporter.job(job, number, len(jobs)),
                     expected_clean=_expected(loaded, samples),
                     model_record=loaded.record,
                 )
@@ -154,6 +162,10 @@ def evaluate(
             if result is not None:
                 results.append(result if out is not None else replace(result, folder=None))
         return Evaluation(tuple(results))
+
+
+def as_tuple(threat: Threat | Sequence[Threat]) -> tuple[Threat, ...]:
+    return tuple(threat) if isinstance(threat, Sequence) else (threat,)
 
 
 def usable_cores() -> int:
@@ -223,8 +235,13 @@ def open_data(
 
 
 def _calibration(
-    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, transform: str
-) -> DataSet:
+    given: str | tuple[Tensor, Tensor] | None,
+    samples: DataSet,
+    data_dir: Path | None,
+    transform: str,
+    *,
+    required: bool = True,
+) -> DataSet | None:
     """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
@@ -235,6 +252,8 @@ def _calibration(
         return chosen
     used = set(samples.rows)
     spare = tuple(row for row in range(len(samples.source)) if row not in used)[:128]
+    if not spare and not required:
+        return None
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
     return replace(samples, rows=spare, text=f"{samples.text} (rows left over)")
@@ -273,7 +292,7 @@ class Crafter:
     """An attack and its threat, callable on any module: `attack("pgd", threat="linf:8/255")(module, x, y)`."""
 
     text: str
-    threat: LpBall
+    threat: Threat
     attack: Attack
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int = 0) -> Crafted:
@@ -285,7 +304,7 @@ class Crafter:
         return self.attack.prepare(victim, calibration, rng=rng.child("prepare"))(victim, x, y, rng=rng)
 
 
-def attack(text: str, *, threat: str | LpBall = DEFAULT_THREAT) -> Crafter:
+def attack(text: str, *, threat: str | Threat = DEFAULT_THREAT) -> Crafter:
     """The attack a text names, ready to be called on a module, images in [0,1] and labels."""
-    ball = threat if isinstance(threat, LpBall) else parse_threat(threat)
+    ball = parse_threat(threat) if isinstance(threat, str) else threat
     return Crafter(spec.canonical(text), ball, spec.build(text, ball))

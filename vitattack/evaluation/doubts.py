@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitattack.attacks.flags import doubts_of
 from vitattack.evaluation import stats
 from vitattack.evaluation.records import SampleRecord
 from vitattack.models.victim import Victim, frozen
 
 
 def first_look(victim: Victim, x: Tensor) -> list[str]:
-    """Two forwards of the first batch: is the model deterministic, and does it return logits?"""
+    """Two forwards of the first batch: is the model deterministic, does it return logits, does it defend itself?"""
     found = []
     with frozen(victim), torch.no_grad():
-        one, two = victim(x), victim(x)
+        one = victim(x)
+        with _autograd_calls() as calls:
+            two = victim(x)
+    if calls:
+        found.append(
+            "the model differentiates inside its own forward pass: it adapts to each input, and attacks that do not "
+            "know how understate what an attacker could do"
+        )
     if not torch.equal(one, two):
         gap = float((one - two).abs().max())
         found.append(
@@ -28,6 +39,23 @@ def first_look(victim: Victim, x: Tensor) -> list[str]:
     if bool((one >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         found.append("the model returns probabilities, not logits: their gradients vanish; attack the layer before")
     return found
+
+
+@contextmanager
+def _autograd_calls() -> Iterator[list[str]]:
+    """Names of autograd's entries as they are called; by sys.setprofile, which leaves debuggers and coverage alone."""
+    calls: list[str] = []
+    before = sys.getprofile()
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name in ("grad", "backward", "_make_grads"):
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(watch)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
 
 
 @dataclass(frozen=True)
@@ -50,6 +78,7 @@ class Doubts:
         violations = sum(r.violation for r in self.records)
         fragile = sum(r.fragile for r in self.records)
         flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
+        outside = sum(bool(r.evidence.get("outside")) for r in self.records)
         backoffs = sum(event.get("backoffs", 0) for event in self.events)
         nudged = sum(event.get("nudged", 0) for event in self.events)
         if invalid:
@@ -60,6 +89,9 @@ class Doubts:
             yield f"{fragile} successes hang on rounding: a second forward at another batch size did not confirm them"
         if flat:
             yield f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe"
+        if outside:
+            yield f"{outside} candidates of a foreign attack lay outside the budget and were dropped: they count as robust"
+        yield from doubts_of([max(0, int(r.evidence.get("flags", 0))) for r in self.records])
         if backoffs:
             yield f"out of memory: batches were halved {backoffs} times, so records may differ from a run without"
         if nudged:

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.attacks.base import Crafted
 from vitattack.evaluation.records import SampleRecord, Status
 from vitattack.models.victim import Victim, frozen
-from vitattack.threat import LpBall
+from vitattack.threat import Threat
 
 # Evidence that has its own column in a record, or is spent on other columns.
 COLUMNS = {"fooled", "first_fooled", "forwards", "backwards"}
@@ -24,7 +24,7 @@ def clean_predictions(victim: Victim, x: Tensor) -> Tensor:
 
 def judge(
     victim: Victim,
-    threat: LpBall,
+    threat: Threat,
     rows: Sequence[int],
     x: Tensor,
     y: Tensor,
@@ -42,7 +42,7 @@ def judge(
     """
     attacked = clean == y
     number = int(attacked.sum())
-    allowed = threat.allows(x[attacked], crafted.x_adv)
+    allowed = threat.allows(x[attacked], crafted.x_adv, crafted.evidence)
     first, second = torch.full((2, number), -1, dtype=torch.long, device=x.device)
     spent = torch.zeros(number, dtype=torch.long, device=x.device)
     with frozen(victim), torch.no_grad():

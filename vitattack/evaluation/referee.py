@@ -11,7 +11,8 @@ from vitattack.evaluation import stats
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
 from vitattack.evaluation.stats import Accuracy
-from vitattack.syntax import Call, parse
+from vitattack.spec import bare
+from vitattack.syntax import Call
 
 SIGNIFICANT = 0.05
 
@@ -55,7 +56,7 @@ class Referee:
 
 def looks_through_attention(text: str) -> bool:
     """Whether the outermost attack of a text is one that scales attention."""
-    node = parse(text)
+    node = bare(text)
     return isinstance(node, Call) and node.name in ATTACKS and ATTACKS[node.name].needs_attention
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitattack.evaluation import stats
+from vitattack.evaluation import stages, stats
+from vitattack.evaluation.appearance import appearance
+from vitattack.evaluation.curve import optimiser_failures
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.records import SampleRecord, Status
 from vitattack.evaluation.stats import Accuracy
@@ -61,6 +63,12 @@ class Result:
         found = referee(self)
         return {"referee": found.json()} if found else {}
 
+    def _spatial(self) -> dict[str, Any]:
+        from vitattack.evaluation.spatial_report import spatial_report  # it reads results
+
+        found = spatial_report(self)
+        return {"spatial": found.json()} if found else {}
+
     def json(self) -> dict[str, Any]:
         forwards, backwards = stats.mean_passes(self.records)
         return {
@@ -80,13 +88,16 @@ class Result:
             "seconds": round(self.seconds, 3),
             "doubts": list(self.doubts),
             **self._referee(),
+            **self._spatial(),
+            **({"perceptual": found.json()} if (found := appearance(self.records)) else {}),
+            **({"stages": broken} if (broken := stages.broken(self.job.attack, self.records)) else {}),
             "run": str(self.folder) if self.folder else None,
         }
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Several attacks on one model and the same samples."""
+    """Several attacks, under one budget or several, on one model and the same samples."""
 
     results: tuple[Result, ...]
 
@@ -108,16 +119,27 @@ class Evaluation:
         return self.results[0].clean
 
     @property
+    def threats(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(result.job.threat for result in self.results))
+
+    def under(self, threat: str) -> Evaluation:
+        """The part that was run under one budget."""
+        return Evaluation(tuple(result for result in self.results if result.job.threat == threat))
+
+    @property
     def worst_case(self) -> Accuracy:
-        """The per-sample worst case over all attacks."""
+        """The per-sample worst case over all attacks, and over all budgets where there are several."""
         return stats.worst_case([result.records for result in self.results])
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(doubt for result in self.results for doubt in result.doubts))
+        rising = optimiser_failures([(threat, self.under(threat).worst_case) for threat in self.threats])
+        return tuple(dict.fromkeys([*(doubt for result in self.results for doubt in result.doubts), *rising]))
 
     def paired(self) -> list[tuple[str, str, stats.Paired]]:
-        """Every attack against the strongest one, on the same samples."""
+        """Every attack against the strongest one, on the same samples; nothing where budgets differ."""
+        if len(self.threats) > 1:
+            return []
         strongest = min(self.results, key=lambda r: r.robust.correct)
         return [
             (strongest.job.attack, other.job.attack, stats.mcnemar(strongest.records, other.records))
@@ -125,17 +147,23 @@ class Evaluation:
             if other is not strongest
         ]
 
+    def _curve(self) -> dict[str, Any]:
+        if len(self.threats) < 2:
+            return {}
+        return {"curve": [{"threat": t, "worst_case": self.under(t).worst_case.json()} for t in self.threats]}
+
     def json(self) -> dict[str, Any]:
         return {
             "schema": 1,
             "model": self.job.model,
-            "threat": self.job.threat,
+            "threat": ",".join(self.threats),
             "data": self.job.data,
             "n": self.n,
             "seed": self.job.seed,
             "clean": self.clean.json(),
             "attacks": [result.json() for result in self.results],
             "worst_case": self.worst_case.json(),
+            **self._curve(),
             "paired": [{"attack": a, "other": b, **p._asdict()} for a, b, p in self.paired()],
             "doubts": list(self.doubts),
             "run": str(self.results[0].folder.parent) if self.results[0].folder else None,

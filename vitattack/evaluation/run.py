@@ -22,10 +22,11 @@ from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
+from vitattack.evaluation.stages import square_helps
 from vitattack.evaluation.store import Sink, dump, finished, read_json, whole_batches, write_atomically
 from vitattack.models.victim import Victim, check_pixels, digest
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threat import Threat
 
 # Called with the records just written and the number of samples of this run; first with what was there before.
 Watch = Callable[[Sequence[SampleRecord], int], None]
@@ -62,7 +63,7 @@ def run(
     victim: Victim,
     attack: Attack,
     job: Job,
-    threat: LpBall,
+    threat: Threat,
     data: DataSet,
     calibration: Calibration,
     out: Path,
@@ -107,7 +108,8 @@ def run(
         if everything is None:
             return None
         events = sink.events()
-        found = Doubts(everything, events, attack.doubts(), expected_clean).all()
+        told = [*attack.doubts(), *square_helps(job.attack, everything)]
+        found = Doubts(everything, events, told, expected_clean).all()
         seconds = sum(event.get("seconds", 0.0) for event in events)
         result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
         content = {
@@ -159,7 +161,7 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
 class _Batches:
     """Batches to records, in smaller pieces where memory ends; the piece that fitted is remembered."""
 
-    def __init__(self, victim: Victim, attack: Attack, job: Job, threat: LpBall) -> None:
+    def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
         self.victim, self.attack, self.job, self.threat = victim, attack, job, threat
         self.most = job.batch_size
         self.backoffs = 0

@@ -68,11 +68,11 @@ class Entry:
 def entries(path: Path | None = None) -> dict[str, Entry]:
     """The shipped entries and the user's by id, or those of one file; a mistake is named with its entry and key."""
     if path is not None:
-        return _shipped(path)
-    own = user_file()
+        return _read(path)
+    own, shipped = user_file(), _shipped()
     if not own.is_file():
-        return _shipped(ZOO_FILE)
-    shipped, added = _shipped(ZOO_FILE), _read(own)
+        return shipped
+    added = _read(own)
     both = sorted(shipped.keys() & added.keys())
     if both:
         raise UsageError(f"'{both[0]}' in {own} is a model of vitattack: rename yours")
@@ -85,8 +85,8 @@ def user_file() -> Path:
 
 
 @cache
-def _shipped(path: Path) -> dict[str, Entry]:
-    return _read(path, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _shipped() -> dict[str, Entry]:
+    return _read(ZOO_FILE, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _read(path: Path, Loader: Any = yaml.SafeLoader) -> dict[str, Entry]:

@@ -67,7 +67,11 @@ def looks_like(head: bytes) -> str:
 
 
 class CouldRunCode(UsageError):
-    """A pickle names more than tensors; it was not unpickled."""
+    """A pickle names more than tensors; it was not unpickled. `hostile` if it names what only an attacker would."""
+
+    def __init__(self, message: str, hostile: bool) -> None:
+        super().__init__(message)
+        self.hostile = hostile
 
 
 def parse(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[Any, Any]:
@@ -137,7 +141,7 @@ def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
             # Mapped, a record cannot be read beyond its end, whatever the pickle says about its length.
             return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=kind == "zip")
     except pickle.UnpicklingError as error:
-        raise CouldRunCode(_refusal(path, name, kind)) from error
+        raise _refusal(path, name, kind) from error
     except Exception as error:  # torch's parser fails on broken files in a dozen ways
         reason = printable((str(error).splitlines() or [type(error).__name__])[0])
         raise UsageError(f"'{name}' is not a readable checkpoint ({reason}): {FIX}") from error
@@ -156,16 +160,17 @@ def _exactly(classes: tuple[type, ...]) -> Iterator[None]:
         torch.serialization.add_safe_globals(before)
 
 
-def _refusal(path: Path, name: str, kind: str) -> str:
+def _refusal(path: Path, name: str, kind: str) -> CouldRunCode:
     found = strange_names(path, kind)
     calls = [text for text in found if DANGEROUS.match(text)]
     if calls:
         what = printable(_words(calls))
-        return f"'{name}' would run code when unpickled ({what}): it is refused, do not load it"
+        return CouldRunCode(f"'{name}' would run code when unpickled ({what}): it is refused, do not load it", True)
     what = f" ({printable(_words(found))})" if found else ""
-    return (
+    return CouldRunCode(
         f"'{name}' holds Python objects besides tensors{what}, which could run code: re-save model.state_dict() alone, "
-        "best as safetensors; --unsafe-pickle loads it if you trust whoever made it"
+        "best as safetensors; --unsafe-pickle loads it if you trust whoever made it",
+        False,
     )
 
 

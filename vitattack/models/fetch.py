@@ -45,13 +45,12 @@ def pull(weights: Weights, *, name: str, offline: bool | None = None, unsafe: bo
     return _path(weights, name, offline, unsafe)[0]
 
 
-def fetched(weights: Weights, *, name: str, unsafe: bool = False) -> dict[str, str]:
-    """What was fetched, in words: the file, and size, hash and source of what came in."""
-    path = pull(weights, name=name, unsafe=unsafe)
-    origin = cache.pins().get(name)
-    size, sha256 = (origin.size, origin.sha256) if origin else (path.stat().st_size, home.file_sha256(path))
-    source = origin.source if origin else weights.mirrors[0]
-    return {"model": name, "from": source, "bytes": f"{size:,}", "sha256": sha256, "file": str(path)}
+def origin(weights: Weights, name: str) -> dict[str, str | None]:
+    """The source the weights of `name` came from and the hash of what came in, as far as anybody noted it."""
+    noted = cache.pins().get(name)
+    if noted is not None and noted.source in weights.mirrors:
+        return {"from": noted.source, "sha256": noted.sha256}
+    return {"from": weights.mirrors[0], "sha256": weights.sha256}
 
 
 def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tuple[Path, tuple[str, ...] | None]:
@@ -140,10 +139,9 @@ def _from_web(source: Source, there: Source, weights: Weights, name: str, unsafe
         raise VitattackError(
             f"cannot write '{file.parent}' ({error.strerror or error}): make room or set VITATTACK_HOME"
         ) from error
-    except CouldRunCode:
-        raise
-    except UsageError:
-        file.unlink(missing_ok=True)  # whole, but not the file it should be
+    except UsageError as error:
+        if not isinstance(error, CouldRunCode) or error.hostile:
+            file.unlink(missing_ok=True)  # whole, but not what it should be
         raise
     file.unlink()
     return made

@@ -63,6 +63,18 @@ class LogitScaled(nn.Module):
         return self.view.verdict(x, logits)
 
 
+class Averaged(_View):
+    """Asks a random model `answers` times: (n, B, C), for losses averaged over its noise (EOT, Athalye et al. 2018)."""
+
+    def __init__(self, victim: Victim, answers: int) -> None:
+        super().__init__(victim)
+        self.answers = answers
+        self.num_classes = victim.num_classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.victim(x) for _ in range(self.answers)])
+
+
 class Double(_View):
     """The same function in double precision: the arbiter of what is a numerical artefact."""
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.errors import UsageError
-from vitattack.models import fetch
+from vitattack.models import fetch, hub
 from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
 from vitattack.models.catalogue import Entry, entries
@@ -99,6 +99,7 @@ def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
         "arch": entry.arch,
         "arch_kwargs": entry.arch_kwargs,
         "adapter": list(entry.adapter),
+        "weights": fetch.origin(entry.weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
     }
@@ -147,7 +148,8 @@ def _from_timm(text: str) -> Loaded:
             what = f"'{text}' names no weights" if not tag else f"'{arch}' has no weights '{tag}'"
             raise UsageError(f"{what}: write timm:{arch}.TAG with one of {', '.join(tags) or 'none (it has none)'}")
     try:
-        model: Any = timm.create_model(name if source == "timm" else text, pretrained=True)
+        with hub.offline_if_asked():
+            model: Any = timm.create_model(name if source == "timm" else text, pretrained=True)
     except Exception as error:  # the hub client, its transport and timm each raise their own kinds
         reason = (str(error).splitlines() or [""])[0][:100]
         raise UsageError(

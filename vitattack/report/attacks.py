@@ -17,7 +17,6 @@ from vitattack.errors import UsageError
 from vitattack.models.victim import Victim
 from vitattack.report.table import Table
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
 
 
 class _Stubborn(nn.Module):
@@ -25,16 +24,49 @@ class _Stubborn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         score = x.flatten(1).sum(1)
-        return torch.stack([score + 1e6, *(score * k / 10 for k in range(1, 5))], 1)
+        return torch.stack([score + 1e6, *(score * k / 10 for k in range(1, 12))], 1)
 
 
 def passes(text: str) -> tuple[int, int]:
     """Forwards and backwards that an attack spends on a sample it cannot fool."""
-    ball = LpBall("linf", 8 / 255)
-    victim = Victim(_Stubborn(), name="stubborn", num_classes=5, input_size=4)
+    victim = Victim(_Stubborn(), name="stubborn", num_classes=12, input_size=4)
     x = torch.full((1, 3, 4, 4), 0.5)
-    crafted = spec.build(text, ball)(victim, x, torch.zeros(1, dtype=torch.long), rng=SampleRng(0, (0,)))
+    attack = spec.for_any_threat(lambda threat: spec.build(text, threat))
+    crafted = attack(victim, x, torch.zeros(1, dtype=torch.long), rng=SampleRng(0, (0,)))
     return int(crafted.evidence["forwards"]), int(crafted.evidence["backwards"])
+
+
+def price(name: str) -> tuple[int, int] | None:
+    """What an attack costs by itself; None for one that holds others, or looks through attention."""
+    try:
+        return passes(name)
+    except UsageError:
+        return None
+
+
+def listing() -> tuple[Table, list[dict[str, Any]]]:
+    """Every attack with its price on a sample it cannot fool."""
+    rows, content = [], []
+    for name in ATTACKS:
+        entry, cost = ATTACKS[name], price(name)
+        rows.append((name, "-" if cost is None else f"{cost[0]} + {cost[1]}", f"{entry.summary} {entry.paper}."))
+        forwards, backwards = cost or (None, None)
+        content.append(
+            {
+                "name": name,
+                "summary": entry.summary,
+                "paper": entry.paper,
+                "threats": list(entry.threats),
+                "forwards": forwards,
+                "backwards": backwards,
+            }
+        )
+    notes = [
+        "fwd + bwd: passes per robust sample with the defaults, at 10 classes or more; - for attacks that hold others "
+        "(theirs is the price of what they hold) and for those through attention",
+        "one of them with its options: vitattack attacks info NAME",
+    ]
+    return Table("attacks", ("name", "fwd + bwd", "what it does, and its paper"), rows, notes, left=3), content
 
 
 def describe(name: str) -> tuple[Table, dict[str, Any]]:
@@ -43,7 +75,10 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
     hints = typing.get_type_hints(entry.factory)
     options = []
     for key, parameter in inspect.signature(entry.factory).parameters.items():
-        if hints[key] is LpBall:
+        if spec.is_threat(hints[key]):
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            options.append(("...", "its own", "options of what is named"))
             continue
         default = "required" if parameter.default is inspect.Parameter.empty else _default(parameter.default)
         options.append((key, default, _may_be(hints[key])))
@@ -55,13 +90,12 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
         "options": [dict(zip(("name", "default", "may_be"), row, strict=True)) for row in options],
     }
     notes = [str(content["details"]), f"paper: {entry.paper}"]
-    try:
-        forwards, backwards = passes(name)
-    except UsageError:  # wrappers need something to wrap
+    cost = price(name)
+    if cost is not None:
+        content |= {"forwards": cost[0], "backwards": cost[1]}
+        notes.append(f"cost of a robust sample: {cost[0]} forwards + {cost[1]} backwards")
+    elif not entry.needs_attention:
         notes.append(f"cost: that of what it holds; for example {entry.quick}: {passes(entry.quick)[0]} forwards")
-    else:
-        content |= {"forwards": forwards, "backwards": backwards}
-        notes.append(f"cost of a robust sample: {forwards} forwards + {backwards} backwards")
     return Table(name, ("option", "default", "may be"), options, notes, left=3), content
 
 
@@ -81,4 +115,4 @@ def _may_be(hint: Any) -> str:
         return ", ".join(map(str, typing.get_args(hint)))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return _may_be(next(h for h in typing.get_args(hint) if h is not type(None)))
-    return {int: "whole number", float: "number", bool: "True, False"}.get(hint, str(hint))
+    return {int: "whole number", float: "number", bool: "True, False", str: "quoted text"}.get(hint, str(hint))

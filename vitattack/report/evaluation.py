@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from vitattack.evaluation import stats
+from vitattack import spec
+from vitattack.evaluation import stages, stats
+from vitattack.evaluation.appearance import appearance
 from vitattack.evaluation.referee import referee
-from vitattack.evaluation.result import Evaluation
+from vitattack.evaluation.result import Evaluation, Result
+from vitattack.evaluation.spatial_report import spatial_report
 from vitattack.evaluation.stats import Accuracy
 from vitattack.report.table import Table
 
@@ -29,23 +32,65 @@ def _row(name: str, accuracy: Accuracy, *cost: str) -> tuple[str, ...]:
 
 def table(evaluation: Evaluation) -> Table:
     """`fwd` and `bwd` are mean passes per attacked (clean-correct) sample, `step` the mean step of the first success."""
-    rows = [_row("clean", evaluation.clean)]
+    rows = [("", _row("clean", evaluation.clean))]
     for result in evaluation.results:
         forwards, backwards = stats.mean_passes(result.records)
         first = result.mean_first_success
-        shown = "-" if first is None else f"{first:.1f}"
-        rows.append(
-            _row(
-                result.job.attack, result.robust, f"{forwards:.1f}", f"{backwards:.1f}", shown, f"{result.seconds:.1f}"
-            )
-        )
-    if len(evaluation.results) > 1:
-        rows.append(_row("worst case", evaluation.worst_case))
+        cost = f"{forwards:.1f}", f"{backwards:.1f}", "-" if first is None else f"{first:.1f}", f"{result.seconds:.1f}"
+        rows.append((result.job.threat, _row(label(result.job.attack), result.robust, *cost)))
+        rows += [(result.job.threat, row) for row in _spatial(result)]
+    several = len(evaluation.threats) > 1
+    if len(evaluation.results) > len(evaluation.threats):
+        rows += [(threat, _row("worst case", evaluation.under(threat).worst_case)) for threat in evaluation.threats]
     job = evaluation.job
     notes = [_paired_note(*pair) for pair in evaluation.paired()]
+    notes += [note for result in evaluation.results for note in (*_stages(result, several), *_fooling(result))]
     notes += [f"doubt: {doubt}" for doubt in evaluation.doubts]
-    title = f"{job.model} | {job.threat} | {job.data} | n = {evaluation.n} | seed {job.seed}"
-    return Table(title, COLUMNS, rows, notes)
+    title = f"{job.model} | {', '.join(evaluation.threats)} | {job.data} | n = {evaluation.n} | seed {job.seed}"
+    if several:
+        columns = (COLUMNS[0], "threat", *COLUMNS[1:6])  # as wide as a terminal
+        return Table(title, columns, [(row[0], threat, *row[1:6]) for threat, row in rows], notes, left=2)
+    return Table(title, COLUMNS, [row for _, row in rows], notes)
+
+
+def label(text: str) -> str:
+    """An attack as rows name it: the wrapper that only measures goes without saying."""
+    return (spec.held(text) or text) if text.startswith("perceptual(") else text
+
+
+def _stages(result: Result, several: bool) -> Iterator[str]:
+    """Which stage broke how many."""
+    broken = stages.broken(result.job.attack, result.records)
+    if broken:
+        counts = ", ".join(f"{name} {count}" for name, count in broken.items())
+        yield f"broken by stage{f' at {result.job.threat}' if several else ''}: {counts}"
+
+
+def _spatial(result: Result) -> list[tuple[str, ...]]:
+    """What shifts and what rotations leave by themselves."""
+    found = spatial_report(result)
+    return [_row("  shifts only", found.shifts), _row("  rotations only", found.rotations)] if found else []
+
+
+def _fooling(result: Result) -> Iterator[str]:
+    """How many transforms of the full grid fool an image."""
+    found = spatial_report(result)
+    if found and found.note:
+        yield f"{label(result.job.attack)}: {found.note}"
+
+
+def _looks(evaluation: Evaluation) -> list[Table]:
+    """How the successes look, where the runs measured it."""
+    rows = []
+    for result in evaluation.results:
+        found = appearance(result.records)
+        if found:
+            lpips = "-" if found.lpips is None else f"{found.lpips:.4f}"
+            linf = f"{255 * found.linf:.2f}/255"
+            name = label(result.job.attack)
+            rows.append((name, result.job.threat, str(found.n), f"{found.l2:.3f}", linf, f"{found.ssim:.4f}", lpips))
+    columns = ("attack", "threat", "fooled", "l2", "linf", "SSIM", "LPIPS")
+    return [Table("how the fooled images differ from their originals (means)", columns, rows, left=2)] if rows else []
 
 
 def _paired_note(strongest: str, other: str, paired: stats.Paired) -> str:
@@ -61,5 +106,6 @@ def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
     reports = [(result.job, referee(result)) for result in evaluation.results]
     return [
         replace(main, notes=[*main.notes, *verdicts]),
+        *_looks(evaluation),
         *(report.table(f"{job.attack}: the referee", found) for job, found in reports if found),
     ]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from vitattack.evaluation.smoke import Look
 from vitattack.evaluation.stats import Accuracy
 from vitattack.report.table import Table
 
 
-def pulled(rows: Sequence[dict[str, str]]) -> Table:
-    keys = ("model", "from", "bytes", "sha256", "file")
-    return Table("weights", keys, [tuple(row[key] for key in keys) for row in rows], left=5)
+def pulled(found: Mapping[str, Path], origins: Mapping[str, Mapping[str, str | None]]) -> tuple[Table, dict[str, Any]]:
+    """One row per model: the file its tensors are read from, and what came in."""
+    content, rows = [], []
+    for name, path in found.items():
+        origin, size = origins[name], path.stat().st_size
+        content.append({"model": name, **origin, "bytes": size, "file": str(path)})
+        rows.append([name, origin["from"] or "-", origin["sha256"] or "-", f"{size:,}", str(path)])
+    table = Table("weights", ("model", "from", "sha256 of what came", "bytes", "file"), rows, left=5)
+    return table, {"schema": 1, "weights": content}
 
 
 def looked(found: Look) -> Table:

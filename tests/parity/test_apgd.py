@@ -1,0 +1,107 @@
+"""APGD against the reference implementation: the same iterates from the same start, in double precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.conftest import tiny_vit, toy_pictures
+from vitattack import losses
+from vitattack.attacks.autostep import AutoStep, checkpoints
+from vitattack.attacks.gradient import Gradient
+from vitattack.attacks.starts import Edge
+from vitattack.losses import DLR, AnyLoss, CrossEntropy, TargetedDLR
+from vitattack.models.victim import Victim
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+reference = pytest.importorskip("pyautoattack.autopgd_base")
+N = 6
+NORMS = {"linf": ("Linf", 2 / 255), "l2": ("L2", 0.2)}
+LOSSES: dict[str, AnyLoss] = {"ce": CrossEntropy(), "dlr": DLR(), "dlr-targeted": TargetedDLR(rank=2)}
+
+
+class Recorder(nn.Module):
+    """Remembers what the victim was shown with a graph: the iterates of an attack."""
+
+    def __init__(self, victim: Victim) -> None:
+        super().__init__()
+        self.victim, self.seen = victim, list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            self.seen.append(x.detach().clone())
+        logits: Tensor = self.victim(x)
+        return logits
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        return logits
+
+
+@pytest.fixture
+def case() -> tuple[Victim, Tensor, Tensor]:
+    victim = tiny_vit().double()
+    x = toy_pictures(N).double()
+    with torch.no_grad():
+        return victim, x, victim(x).argmax(1)
+
+
+def theirs(
+    victim: Victim, x: Tensor, y: Tensor, start: Tensor, norm: str, eps: float, loss: str, steps: int
+) -> list[Tensor]:
+    recorder = Recorder(victim)
+    kind = reference.APGDAttack_targeted if loss.endswith("targeted") else reference.APGDAttack
+    attack = kind(recorder, n_iter=steps, norm=norm, eps=eps, device=torch.device("cpu"))
+    attack.loss = loss
+    attack.init_hyperparam(x)
+    with torch.no_grad():
+        attack.y_target = victim(x).sort(dim=1)[1][:, -3]
+    state = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)  # or it would keep step sizes and losses in float32
+    try:
+        attack.attack_single_run(x, y, x_init=start)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_rng_state(state)
+    return recorder.seen
+
+
+def value(loss: AnyLoss, logits: Tensor, clean: Tensor, y: Tensor) -> Tensor:
+    memory = losses.remember(loss, clean, clean, y, SampleRng(0, tuple(range(N))))
+    return losses.evaluate(loss, logits, y, memory, losses.Moment(0, 1))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_iterate_is_the_reference_one(case: tuple[Victim, Tensor, Tensor], norm: str, loss: str) -> None:
+    victim, x, y = case
+    name, eps = NORMS[norm]
+    ball = LpBall(norm, eps)  # type: ignore[arg-type]
+    rng, steps = SampleRng(0, tuple(range(N))), 100
+    start = Edge()(ball, x, victim=victim, rng=rng.child("start"))
+    expected = theirs(victim, x, y, start, name, eps, loss, steps)
+    recorder = Recorder(victim)
+    attack = Gradient(ball, steps, AutoStep(), LOSSES[loss], Edge(), stop="never")
+    last = attack(recorder, x, y, rng=rng).x_adv
+    assert len(expected) == steps + 1 and len(recorder.seen) == steps
+    standing = torch.ones(N, dtype=torch.bool)
+    for step, (one, other) in enumerate(zip([*recorder.seen, last], expected, strict=True)):
+        gap = (one - other).flatten(1).abs().amax(1)
+        # at rest two iterates may tie for the best one: their losses differ in the last bit, their pixels by 1e-9
+        assert (gap[standing] < 1e-7).all(), f"step {step}: {gap}"
+        with torch.no_grad():
+            here, there = (value(LOSSES[loss], victim(point), victim(x), y) for point in (one, other))
+        assert torch.allclose(here[standing], there[standing], rtol=1e-9, atol=1e-9), f"step {step}"
+        # DLR is flat where the true class came third, and normalised rounding errors lead anywhere
+        with torch.no_grad():
+            standing &= (victim(other).argmax(1) == y) | (loss == "ce")
+    assert int(standing.sum()) >= 2
+    moved = (expected[-1] - expected[-2]).flatten(1).abs().amax(1)
+    assert float(moved.max()) < 2 * eps  # the step did shrink: the checkpoints were at work
+
+
+def test_checkpoints_are_those_of_the_paper() -> None:
+    assert checkpoints(100) == (22, 41, 57, 70, 80, 87, 93, 99)
+    assert len(checkpoints(20)) == 14
+    assert checkpoints(1) == (1,)

@@ -1,0 +1,94 @@
+"""Square against the authors' code in pyautoattack: fed the proposals drawn there, it takes and leaves the same ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pyautoattack.square import SquareAttack
+from torch import Tensor
+
+from tests.conftest import tiny_vit, toy_pictures
+from vitattack.attacks.square import BLOCK, HALVINGS, Square
+from vitattack.models.victim import frozen
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+QUERIES, N = 500, 8
+EPS = {"linf": 3 / 255, "l2": 0.5}
+THEIRS = {"linf": "Linf", "l2": "L2"}
+
+
+class Recording(SquareAttack):
+    """Their attack, and the numbers in [0, 1] that make ours draw the same, in the order of drawing."""
+
+    drawn: list[Tensor]
+
+    def random_choice(self, shape: list[int]) -> Tensor:
+        signs: Tensor = super().random_choice(shape)
+        self.drawn.append(torch.where(signs > 0, 0.75, 0.25).double().flatten())
+        return signs
+
+    def random_int(self, low: int = 0, high: int = 1, shape: tuple[int, ...] = (1,)) -> Tensor:
+        place: Tensor = super().random_int(low, high, list(shape))
+        self.drawn.append((place + 0.5).double() / (high + 1))  # the last place is never drawn there, and is here
+        return place
+
+    def eta(self, s: int) -> Tensor:
+        pattern: Tensor = super().eta(s)
+        turned = float(pattern[0, -1]) < 0  # the upright one begins with a row of the hill
+        self.drawn.append(torch.tensor([0.75 if turned else 0.25], dtype=torch.float64))
+        return pattern
+
+
+@pytest.mark.parametrize("norm", EPS)
+def test_the_same_proposals_give_the_same_verdicts(norm: str) -> None:
+    """Theirs one image at a time, ours all together: each image with the proposals recorded for it."""
+    victim, x = tiny_vit(), toy_pictures(N, seed=4)
+    with frozen(victim), torch.no_grad():
+        y = victim(x).argmax(1)
+    numbers, queries, points = [], [], []
+    state = torch.get_rng_state()
+    for i in range(N):
+        theirs = Recording(victim, norm=THEIRS[norm], eps=EPS[norm], n_queries=QUERIES, resc_schedule=False)
+        theirs.drawn = []
+        theirs.init_hyperparam(x)
+        torch.manual_seed(i)
+        with frozen(victim):
+            asked, point = theirs.attack_single_run(x[i : i + 1], y[i : i + 1])
+        numbers.append(torch.cat(theirs.drawn))
+        queries.append(int(asked))
+        points.append(point)
+    torch.set_rng_state(state)
+
+    def recorded(rng: SampleRng, like: Tensor) -> Tensor:
+        size = like[0].numel()
+        if "queries" in rng.path:
+            block, each = int(rng.path.rpartition(".")[2]), like.shape[2]
+            begin = start_size + block * BLOCK * each
+        else:
+            begin = 0
+        rows = [numbers[i][begin : begin + size] for i in rng.index]
+        padded = [torch.cat([row, row.new_full((size - len(row),), 0.5)]) for row in rows]  # they had stopped by then
+        return torch.stack(padded).view_as(like)
+
+    start_size = 3 * 32 if norm == "linf" else 25 * 4
+    attack = Square(LpBall(norm, EPS[norm]), QUERIES, draw=recorded)  # type: ignore[arg-type]
+    x_adv, evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(N))))
+    with frozen(victim), torch.no_grad():
+        fooled = victim(torch.cat(points)).argmax(1) != y
+    assert torch.equal(evidence["fooled"], fooled) and 0 < int(fooled.sum()) < N
+    assert (evidence["forwards"]).tolist() == queries
+    assert float((x_adv - torch.cat(points)).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize(("norm", "size"), [("linf", 32), ("linf", 9), ("l2", 32), ("l2", 224), ("l2", 4)])
+def test_sides_shrink_as_theirs_do(norm: str, size: int) -> None:
+    ours = Square(LpBall(norm, 0.1), 10_000)  # type: ignore[arg-type]
+    theirs = SquareAttack(None, norm=THEIRS[norm], resc_schedule=False)
+    for t in [0, 10_000, *HALVINGS, *(halving + 1 for halving in HALVINGS)]:
+        side = round((theirs.p_selection(t) * size * size) ** 0.5)
+        side = max(side, 1) if norm == "linf" else max(side, 3) + (max(side, 3) % 2 == 0)
+        assert ours.side(t, size, size) == min(side, size)
+        rescaled = Square(LpBall(norm, 0.1), 2_500, rescale=True)  # type: ignore[arg-type]
+        if t % 4 == 0:
+            assert rescaled.side(t // 4, size, size) == min(side, size)

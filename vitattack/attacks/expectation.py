@@ -1,0 +1,34 @@
+"""Attacks on random models: every loss and gradient averaged over several answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.errors import UsageError
+from vitattack.losses import CrossEntropy
+from vitattack.models.victim import Victim
+from vitattack.models.views import Averaged
+from vitattack.rng import SampleRng
+
+
+@dataclass(frozen=True)
+class Expectation(Holder):
+    """Runs the inner attack on the mean loss of `answers` forwards (EOT); a verdict is one forward of the plain victim."""
+
+    inner: Attack
+    answers: int
+    plain_only = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inner.with_loss(CrossEntropy())  # what follows no loss, such as fab, has none to average and says so
+        if not 1 <= self.answers <= 1000:
+            raise UsageError(f"eot averages over 1 to 1000 answers, not {self.answers}")
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        if not isinstance(victim, Victim):
+            raise UsageError("eot runs on a Victim, not on a view of one: wrap the model first")
+        return self.inner(Averaged(victim, self.answers), x, y, rng=rng)

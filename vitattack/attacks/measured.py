@@ -1,0 +1,41 @@
+"""An attack whose candidates are also measured by how they look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.catalogue import ANY, register
+from vitattack.perceptual import lpips_missing, lpips_model, measures
+from vitattack.rng import SampleRng
+
+
+@dataclass(frozen=True)
+class Measured(Holder):
+    """Adds l2, linf, SSIM and LPIPS of every candidate to the evidence; candidates and verdicts stay as they are."""
+
+    inner: Attack
+    lpips: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lpips:
+            lpips_model()  # what is missing is said before any work is done
+
+    def doubts(self) -> tuple[str, ...]:
+        missing = None if self.lpips else lpips_missing()
+        return (*self.inner.doubts(), *([missing] if missing else []))
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        crafted = self.inner(victim, x, y, rng=rng)
+        if len(x) == 0:
+            return crafted
+        return Crafted(crafted.x_adv, {**crafted.evidence, **measures(x, crafted.x_adv, lpips=self.lpips)})
+
+
+@register("perceptual", paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=ANY)
+def perceptual(inner: Attack, *, lpips: bool = True) -> Measured:
+    """The inner attack, with l2, linf, SSIM and LPIPS of every candidate in its records: what --perceptual adds."""
+    return Measured(inner, lpips)
