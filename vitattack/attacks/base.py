@@ -104,6 +104,11 @@ def learns(attack: Attack) -> bool:
     return bool(getattr(attack, "learns", False))
 
 
+def needs_calibration(attack: Attack) -> bool:
+    """Whether it cannot do without them: one that `guesses` runs with whatever `prepare` finds."""
+    return learns(attack) and not getattr(attack, "guesses", False)
+
+
 def sources(attack: Attack) -> tuple[str, ...]:
     """Models besides the victim that an attack asks: what they are belongs to the key of its job."""
     return tuple(getattr(attack, "sources", ()))

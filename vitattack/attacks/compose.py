@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, sources
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    blank_evidence,
+    learned,
+    learns,
+    needs_calibration,
+    recall,
+    sources,
+)
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -51,6 +61,10 @@ class Stages:
     @property
     def learns(self) -> bool:
         return any(learns(attack) for attack in self.attacks)
+
+    @property
+    def guesses(self) -> bool:
+        return not any(needs_calibration(attack) for attack in self.attacks)
 
     def learned(self) -> list[Any] | None:
         parts = [learned(attack) for attack in self.attacks]

@@ -102,7 +102,7 @@ def run(
             )
             watch(records, sink.total)
         note_leaks(victim, buffers, sink)
-        return finish(sink, job, device, attack.doubts(), expected_clean, model_record)
+        return finish(sink, job, device, data, attack.doubts(), expected_clean, model_record)
 
 
 def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
@@ -115,6 +115,7 @@ def finish(
     sink: Sink,
     job: Job,
     device: torch.device,
+    data: DataSet,
     of_attack: Sequence[str],
     expected_clean: Any = None,
     model_record: dict[str, Any] | None = None,
@@ -126,8 +127,10 @@ def finish(
     events = sink.events()
     told = [*of_attack, *square_helps(job.attack, everything)]
     found = Doubts(everything, events, told, expected_clean).all()
+    found += tuple(f"not {data.protocol['name']} as published: {what}" for what in data.protocol.get("deviations", ()))
     seconds = sum(event.get("seconds", 0.0) for event in events)
-    result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
+    made_with = provenance(device, job, data.protocol)
+    result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())
     content = {
         "schema": 1,
         "key": job.key,

@@ -77,6 +77,9 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
     for key, parameter in inspect.signature(entry.factory).parameters.items():
         if spec.is_threat(hints[key]):
             continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            options.append(("...", "its own", "options of what is named"))
+            continue
         default = "required" if parameter.default is inspect.Parameter.empty else _default(parameter.default)
         options.append((key, default, _may_be(hints[key])))
     content: dict[str, Any] = {
