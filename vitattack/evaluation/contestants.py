@@ -79,11 +79,14 @@ def assemble(
 ) -> tuple[dict[str | int, Contestant], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
-    files = [text for text in texts if text not in entries() and not text.startswith(("timm:", "hf-hub:"))]
-    if not files and options != zoo.FileOptions():
+    entered = entries()
+    files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
+    trust = zoo.FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
+    if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
     loaded: dict[str | int, zoo.Loaded] = {
-        text: zoo.load(text, place, options if text in files else zoo.FileOptions()) for text in texts
+        text: zoo.load(text, place, options if text in files else trust if text in entered else zoo.FileOptions())
+        for text in texts
     }
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
     base = api.open_data(data, limit, data_dir, transform, _common_transform(known))
