@@ -9,5 +9,7 @@ from vitattack.attacks import (  # noqa: F401 - they register what they define
     measured,
     named,
     scaled,
+    spatial,
     square,
+    transfer,
 )
