@@ -38,8 +38,7 @@ from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
 from vitattack.rng import SampleRng
 from vitattack.syntax import short
-from vitattack.threat import LpBall, Threat
-from vitattack.threat import parse as parse_threat
+from vitattack.threat import LpBall, Threat, parse_many
 
 # Every image makes all steps: candidates that stop at the first success on the source transfer badly.
 DEFAULT_ATTACK = "pgd(preset=s003, stop=never)"
@@ -70,7 +69,10 @@ def transfer(
     All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
     clean error stays an error. With `out` a second call goes on where the first one stopped.
     """
-    ball = parse_threat(threat) if isinstance(threat, str) else threat
+    budgets = parse_many(threat) if isinstance(threat, str) else (threat,)
+    if len(budgets) > 1:
+        raise UsageError("candidates are carried under one budget at a time: give one --threat")
+    ball = budgets[0]
     if not isinstance(ball, LpBall):
         raise UsageError(f"transfer carries changes of pixels, not {ball.kind} ones: use --threat linf:1/255 or l2:0.5")
     text = spec.canonical(attack)
