@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,9 @@ def fetch(repo: str, file: str) -> Path:
     """A file of a data set on the hub, from its cache or the network."""
     from huggingface_hub import hf_hub_download
 
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it tells of every retry; the one line below says it all
     try:
         return Path(hf_hub_download(repo, file, repo_type="dataset"))
     except Exception as error:  # the hub client and its transport each raise their own kinds
@@ -63,6 +67,8 @@ def fetch(repo: str, file: str) -> Path:
             f"cannot fetch {repo} from the hub ({type(error).__name__}) and it is not cached: "
             "connect and run again, or give --data-dir a folder that holds it"
         ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def local(data_dir: Path, repo: str, file: str) -> Path | None:
