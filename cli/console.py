@@ -37,13 +37,13 @@ class Screen(Reporter):
         )
 
     def __enter__(self) -> Screen:
-        self.progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.progress.stop()
 
     def job(self, job: Job, number: int, count: int) -> Watch:
+        self.progress.start()  # not before: until then a download may have the terminal
         task = self.progress.add_task(job.attack, total=None, state="")
         seen: list[SampleRecord] = []
         before: int | None = None

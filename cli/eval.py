@@ -19,7 +19,8 @@ Examples:
   vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
   vitattack eval tiny-vit apgd --threat linf:1/255,2/255,4/255,8/255    a curve over budgets
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
-  vitattack eval ckpt.pth pgd --arch vit_small_patch16_224 --normalize imagenet --data folder:val
+  vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
+  vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
 A run that was stopped goes on with the same command; a finished one prints its stored table.
@@ -28,9 +29,7 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 )
 @click.argument("model", default="tiny-vit")
 @click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
-@option(
-    "--threat", default="linf:8/255", help="Budget in pixel units, linf:8/255 or l2:0.5; several: linf:2/255,4/255."
-)
+@option("--threat", default="linf:8/255", help="linf:8/255, l2:0.5, spatial:16px,30deg; several: linf:2/255,4/255.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
 @option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of what was made.")

@@ -18,8 +18,9 @@ from .signals import Terminated
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
+    "transfer": "Craft on some models, judge on others, and print who fools whom.",
     "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
-    "models": "List the models of the zoo, or show one.",
+    "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",
 }
@@ -89,7 +90,8 @@ def _check_environment() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    click.echo("vitattack: " + " ".join(message.split()), err=True)
+    shown = "".join(c if c.isprintable() else " " for c in message)  # names in a file may hold control characters
+    click.echo("vitattack: " + " ".join(shown.split()), err=True)
     sys.exit(code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 # Every variable an option reads, and those read elsewhere.
-VARIABLES = {"VITATTACK_DATA_DIR", "VITATTACK_DEBUG"}
+VARIABLES = {"VITATTACK_DATA_DIR", "VITATTACK_DEBUG", "VITATTACK_HOME"}
 
 
 def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
@@ -41,6 +42,22 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+def _offline(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Said through the environment, since the clients of the hub ask nowhere else."""
+    if wanted:
+        os.environ["VITATTACK_OFFLINE"] = os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _watched(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> bool:
+    """Whatever the command fetches is shown, unless it is to be quiet."""
+    from .fetching import Fetching
+
+    ctx.with_resource(Fetching(quiet).watched())
+    if quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # where timm calls the hub itself
+    return quiet
+
+
 FORMATS = ("table", "md", "csv", "latex", "json")
 
 data_options = together(
@@ -58,31 +75,45 @@ data_options = together(
         help="For image files: resize224x224, crop224, bicubic256crop224; default: the data set's, else the model's.",
     ),
 )
+# No environment variable: what may run code is said each time.
+unsafe_option = click.option(
+    "--unsafe-pickle", is_flag=True, help="Unpickle a checkpoint that could run code; only if you trust its author."
+)
 file_options = together(
     option("--arch", help="Architecture of a checkpoint file: a timm name or small:NAME."),
+    option("--num-classes", type=click.IntRange(1), help="Its number of classes; default: the architecture's own."),
     option("--arch-kwargs", default="{}", help="Its arguments as JSON, such as '{\"num_classes\": 10}'."),
     option("--normalize", help="How the file's model normalises: none, cifar10, imagenet, half or MEAN/STD."),
     option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
     option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
+    option("--adapter", help="Renames tensors before loading: swin, timm, normaliser or vit-patch."),
+    unsafe_option,
 )
-machine_options = together(
-    option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
+compute_options = together(
     option(
         "--batch-size", type=click.IntRange(1), default=64, help="Images per batch; attacks halve it where memory ends."
     ),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use."),
 )
+store_options = together(
+    option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
+    option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
+)
+machine_options = together(
+    option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
+    compute_options,
+)
 run_options = together(
     machine_options,
     option("--shard", default="0/1", callback=_shard, metavar="K/N", help="Run part K of N; the last one merges."),
-    option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
-    option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
+    store_options,
 )
 output_options = together(
     option("--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."),
     option("--format", "form", type=click.Choice(FORMATS), default="table", help="Form of the table."),
-    option("--quiet", is_flag=True, help="No progress."),
+    option("--quiet", is_flag=True, callback=_watched, help="No progress."),
+    option("--offline", is_flag=True, expose_value=False, callback=_offline, help="Use only what was fetched before."),
     option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
 )
 
@@ -97,7 +128,7 @@ def model_options(given: dict[str, Any]) -> FileOptions:
         raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
     if not isinstance(arch_kwargs, dict):
         raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
-    keys = ("arch", "normalize", "weights_key", "strip_prefix")
+    keys = ("arch", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "unsafe_pickle")
     return FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from vitattack.models.small import SMALL
 from vitattack.models.victim import Victim
 
+# The cache and the zoo of whoever runs the tests stay out of them; set here, since collecting reads the zoo.
+os.environ["VITATTACK_HOME"] = tempfile.mkdtemp(prefix="vitattack-tests-")
 torch.set_num_threads(1)  # equal sums on every machine, and no fight over cores
 
 

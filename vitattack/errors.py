@@ -7,3 +7,7 @@ class VitattackError(Exception):
 
 class UsageError(VitattackError, ValueError):
     """What was asked for cannot be done as asked: the message is one line that names the cause and the fix."""
+
+
+class WrongThreat(UsageError):
+    """The attack is not defined for this kind of threat."""

@@ -21,6 +21,7 @@ from vitattack.attacks.catalogue import ANY, ATTACKS, LP
 from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
+from vitattack.errors import WrongThreat as WrongThreat
 from vitattack.losses import LOSSES, AnyLoss
 from vitattack.registry import Registry, did_you_mean
 from vitattack.syntax import Call, Node, parse, short, shown
@@ -30,10 +31,6 @@ from vitattack.threat import parse as parse_threat
 LARGEST = 10**9
 # Where a text is only checked, no option of it depends on the threat: any it is defined for will do.
 SAMPLES = ("linf:8/255", "l2:0.5", "spatial")
-
-
-class WrongThreat(UsageError):
-    """The attack is not defined for this kind of threat."""
 
 
 T = TypeVar("T")
@@ -133,13 +130,14 @@ class _Resolver:
             raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
         factory = _factory(kind, node.name)
         signature, hints = _signature(factory)
-        parameters = {n: p for n, p in signature.parameters.items() if not is_threat(hints.get(n))}
-        values, texts = self._bind(node, parameters, hints)
+        plain = {n: p for n, p in signature.parameters.items() if not is_threat(hints.get(n))}
+        parameters = {n: p for n, p in plain.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        values, texts = self._bind(node, parameters, hints, unlisted=len(parameters) < len(plain))
 
         def make(chosen: dict[str, Any], threat: Threat) -> Any:
             several = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
             rest = [value for n in several for value in chosen[n]]
-            leading = (threat,) if len(parameters) < len(signature.parameters) else ()
+            leading = (threat,) if len(plain) < len(signature.parameters) else ()
             return factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
 
         others = [self.threat] if self.threat.kind not in LP else [LpBall("linf", 0.5), LpBall("l2", 0.5)]
@@ -148,9 +146,9 @@ class _Resolver:
         return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 
     def _bind(
-        self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any]
+        self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any], unlisted: bool
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Argument values and their texts, by parameter name in declared order."""
+        """Argument values and their texts, by parameter name in declared order; then `unlisted` ones, by the alphabet."""
         given: dict[str, Node] = {}
         many: list[Node] = []
         flexible = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -173,6 +171,9 @@ class _Resolver:
             if name == rest or name not in parameters:
                 if name in ("eps", "ball", "threat"):
                     raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                if unlisted and name not in given:
+                    given[name] = value
+                    continue
                 raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
             if name in given:
                 raise UsageError(f"'{short(self.text)}': {name} is given twice")
@@ -188,6 +189,8 @@ class _Resolver:
                 values[name], texts[name] = self._value(given[name], hints[name], label)
             elif _is_required(parameter):
                 raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
+        for name in sorted(given.keys() - parameters.keys()):
+            values[name], texts[name] = self._literal(given[name], f"{node.name}({name}=...)")
         return values, texts
 
     @staticmethod
@@ -201,15 +204,24 @@ class _Resolver:
         """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
         kept = dict(values)
         for name in reversed(values):
-            if not _is_required(parameters[name]):
+            if name in parameters and not _is_required(parameters[name]):
                 shorter = {n: v for n, v in kept.items() if n != name}
                 with suppress(UsageError):  # options may need each other
                     if all(make(shorter, threat) == make(kept, threat) for threat in threats):
                         kept = shorter
         plain = [
-            n for n in kept if _is_required(parameters[n]) and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY
+            n
+            for n, p in parameters.items()
+            if n in kept and _is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
         ]
         return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
+
+    def _literal(self, node: Node, label: str) -> tuple[Any, str]:
+        """A value that no annotation describes: a truth value, a number, or a word with or without quotes."""
+        word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
+        whole = isinstance(word, int) or (isinstance(word, float) and word.is_integer())
+        kind = str if isinstance(word, str) else bool if isinstance(word, bool) else int if whole else float
+        return self._value(word, kind, label)
 
     def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
         if hint in KINDS:

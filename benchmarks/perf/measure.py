@@ -24,9 +24,9 @@ def arguments(doc: str | None, rounds: int) -> argparse.ArgumentParser:
     return parser
 
 
-def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every way in every round; each is warmed up once, and the order turns from round to round."""
-    for way in ways.values():
+def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int, warm: bool = True) -> dict[str, list[float]]:
+    """Seconds of every way in every round, the order turning from round to round; each is warmed up by one run."""
+    for way in ways.values() if warm else ():
         way()
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
 from vitattack import spec
+from vitattack.attacks.cw_l2 import CWL2
 from vitattack.attacks.projection import onto_plane
 from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting
@@ -237,6 +238,35 @@ def test_kappa_asks_for_a_lead() -> None:
         x_adv, _ = run(f"cw_l2(kappa={kappa}, stop=never)", victim, LpBall("l2", 5.0), x)
         lead = victim(x_adv)[:, 1] - victim(x_adv)[:, 0]
         assert (lead >= kappa).all() and (lead <= kappa + 0.3).all()
+
+
+def test_cw_searches_for_its_weight_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenfold until something works, then halves between the bounds; a tenth search and later ends at the upper one."""
+    outcomes = iter([False, False, True, False, True, True, False, True, False, True])
+    seen: list[float] = []
+
+    def search(self: object, victim: object, y: Tensor, c: Tensor, *rest: object) -> Tensor:
+        seen.append(float(c[0]))
+        return torch.tensor([next(outcomes)])
+
+    monkeypatch.setattr(CWL2, "_search", search)
+    x = torch.full((1, 3, 8, 8), 0.5, dtype=torch.float64)
+    victim, _ = linear_victim()
+    CWL2(LpBall("l2", 1.0), searches=10, c=0.001)(victim, x, torch.zeros(1).long(), rng=SampleRng(0, (0,)))
+    assert seen == pytest.approx([0.001, 0.01, 0.1, 0.055, 0.0775, 0.06625, 0.060625, 0.0634375, 0.06203125, 0.0634375])
+
+
+def test_cw_ends_a_search_that_stands_still() -> None:
+    class Flat(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 0 * x.flatten(1).sum(1, keepdim=True) + torch.tensor([1.0, 0.0])
+
+    victim = Victim(Flat(), name="flat", num_classes=2, input_size=8)
+    x, _ = batch(2)
+    for abort, forwards in ((True, 3 * 21), (False, 3 * 200)):
+        _, evidence = run(f"cw_l2(searches=3, abort={abort})", victim, LpBall("l2", 1.0), x)
+        assert (evidence["forwards"] == forwards).all()
+        assert (evidence["backwards"] == forwards - 3).all()
 
 
 @pytest.mark.parametrize(

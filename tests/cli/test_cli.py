@@ -10,14 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from vitattack.cli.main import main
 
+from tests.cli.conftest import Here
 from vitattack.models.small import SMALL
 
 ENTRY = [sys.executable, "-P", "-m", "vitattack.cli"]
@@ -38,28 +37,6 @@ def refused(done: subprocess.CompletedProcess[str], message: str, code: int = 2)
     lines = [line for line in done.stderr.splitlines() if line]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("vitattack: ") and message in lines[0], lines[0]
-
-
-Here = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Here]:
-    """The same entry point inside this process, which has torch loaded already."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    handler = signal.getsignal(signal.SIGTERM)
-
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["vitattack", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capfd.readouterr()
-        return subprocess.CompletedProcess(words, int(left.value.code or 0), out, err)
-
-    yield call
-    signal.signal(signal.SIGTERM, handler)
 
 
 SMALL_RUN = ("--limit", "16", "--batch-size", "4", "--threads", "1", "--quiet")
@@ -195,6 +172,15 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
         (["eval", "--threads", "100000"], "100000 is not in the range"),
         (["eval", "x" * 300], "unknown model"),
         (["eval", "--subset", "random:5:" + "9" * 42], "are not understood"),
+        (
+            ["eval", "tiny-vit", "pgd", "--threat", "spatial"],
+            "pgd is not defined for spatial threats: use --threat linf",
+        ),
+        (["eval", "tiny-vit", "spatial"], "spatial is not defined for linf threats: use --threat spatial"),
+        (
+            ["eval", "tiny-vit", "spatial", "--threat", "spatial:16"],
+            "write spatial, spatial:16px,30deg or spatial:4.17%",
+        ),
         (["attacks", "info", "pg"], "unknown attack 'pg': did you mean pgd"),
     ],
 )

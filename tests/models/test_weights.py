@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import datetime
 import pickle
 from pathlib import Path
 
@@ -64,16 +64,15 @@ class Bomb:
 
 
 def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
-    for name, content in (
-        ("bomb.pt", Bomb()),
-        ("args.pth", {"model": torch.zeros(1), "args": argparse.Namespace(a=1)}),
-    ):
-        torch.save(content, tmp_path / name)
-        with pytest.raises(UsageError, match=r"holds Python objects besides tensors.*re-save"):
-            read_state(tmp_path / name)
+    torch.save(Bomb(), tmp_path / "bomb.pt")
+    torch.save(Bomb(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(UsageError, match="plain.pt"):
-        read_state(tmp_path / "plain.pt")
+    for name in ("bomb.pt", "old.pth", "plain.pt"):
+        with pytest.raises(UsageError, match=rf"'{name}' would run code when unpickled \(\w+\.exec\): it is refused"):
+            read_state(tmp_path / name)
+    torch.save({"model": torch.zeros(1), "when": datetime.date(2026, 1, 1)}, tmp_path / "objects.pt")
+    with pytest.raises(UsageError, match=r"objects besides tensors \(datetime\.date\).*re-save.*--unsafe-pickle"):
+        read_state(tmp_path / "objects.pt", weights_key="model")
 
 
 def test_corrupt_files_are_one_line(tmp_path: Path) -> None:

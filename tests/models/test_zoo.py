@@ -99,17 +99,17 @@ models:
     num_classes: 10
     input: 32
     dataset: cifar10
-    weights: {source: embedded, file: a.safetensors, sha256: "0"}
-"""
+    weights: {from: [embedded], file: a.safetensors, sha256: "HASH"}
+""".replace("HASH", "0" * 64)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (("    summary: s", "    sumary: s"), "unknown key 'sumary': did you mean summary"),
-        (("    arch: small:tiny_vit_32\n", ""), r"model 1: arch is missing"),
-        (("source: embedded", "source: embeded"), "did you mean embedded"),
-        ((', sha256: "0"', ""), "need file and sha256"),
+        (("    arch: small:tiny_vit_32\n", ""), r"model 1 \(a\): arch is missing"),
+        (("from: [embedded]", "from: embeded"), "did you mean embedded"),
+        ((f', sha256: "{"0" * 64}"', ""), "need file and sha256"),
         (("schema: 1", "schema: 2"), "is no zoo file"),
         (("  - id: a", "  - id: !!python/object:os.system a"), "cannot read the zoo file"),
         (

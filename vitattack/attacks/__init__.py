@@ -4,8 +4,12 @@ from vitattack.attacks import (  # noqa: F401 - they register what they define
     cw_l2,
     ensemble,
     fab,
+    from_autoattack,
+    from_torchattacks,
     measured,
     named,
     scaled,
+    spatial,
     square,
+    transfer,
 )

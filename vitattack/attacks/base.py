@@ -104,6 +104,16 @@ def learns(attack: Attack) -> bool:
     return bool(getattr(attack, "learns", False))
 
 
+def needs_calibration(attack: Attack) -> bool:
+    """Whether it cannot do without them: one that `guesses` runs with whatever `prepare` finds."""
+    return learns(attack) and not getattr(attack, "guesses", False)
+
+
+def sources(attack: Attack) -> tuple[str, ...]:
+    """Models besides the victim that an attack asks: what they are belongs to the key of its job."""
+    return tuple(getattr(attack, "sources", ()))
+
+
 def refuse_nesting(inner: Attack) -> None:
     """Attacks that look at the plain victim from several sides cannot be looked at through a view themselves."""
     if getattr(inner, "plain_only", False):

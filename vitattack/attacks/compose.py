@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    blank_evidence,
+    learned,
+    learns,
+    needs_calibration,
+    recall,
+    sources,
+)
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
@@ -45,8 +55,16 @@ class Stages:
         return any(getattr(attack, "plain_only", False) for attack in self.attacks)
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source for attack in self.attacks for source in sources(attack)))
+
+    @property
     def learns(self) -> bool:
         return any(learns(attack) for attack in self.attacks)
+
+    @property
+    def guesses(self) -> bool:
+        return not any(needs_calibration(attack) for attack in self.attacks)
 
     def learned(self) -> list[Any] | None:
         parts = [learned(attack) for attack in self.attacks]

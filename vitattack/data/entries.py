@@ -14,6 +14,7 @@ from vitattack.data.classes import Classes
 from vitattack.data.labels import validation_labels
 from vitattack.data.sources import ParquetSource, Source
 from vitattack.errors import UsageError
+from vitattack.home import offline
 from vitattack.registry import did_you_mean
 
 
@@ -61,7 +62,7 @@ def fetch(repo: str, file: str) -> Path:
     level = logger.level
     logger.setLevel(logging.ERROR)  # it tells of every retry; the one line below says it all
     try:
-        return Path(hf_hub_download(repo, file, repo_type="dataset"))
+        return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=offline() is not None))
     except Exception as error:  # the hub client and its transport each raise their own kinds
         raise UsageError(
             f"cannot fetch {repo} from the hub ({type(error).__name__}) and it is not cached: "

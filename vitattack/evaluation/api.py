@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from vitattack import data as data_sets
 from vitattack import spec
-from vitattack.attacks.base import Attack, Crafted, learns
+from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration, sources
+from vitattack.attacks.transfer import source_digest
 from vitattack.data import DataSet
+from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.controls import read_scales
@@ -24,6 +26,7 @@ from vitattack.evaluation.referee import looks_through_attention
 from vitattack.evaluation.result import Evaluation, Result
 from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
 from vitattack.models import zoo
+from vitattack.models.catalogue import Entry
 from vitattack.models.victim import Victim, check_pixels, digest, wrap
 from vitattack.perceptual import lpips_missing
 from vitattack.rng import SampleRng
@@ -92,19 +95,19 @@ def evaluate(
     if perceptual:
         texts = [spec.canonical(f"perceptual({text}, lpips={lpips_missing() is None})") for text in texts]
     threads = usable_cores() if threads is None else threads
-    _check_numbers(seed, batch_size, threads, shard)
+    check_numbers(seed, batch_size, threads, shard)
     jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]
     learning = any(learns(attack) for _, _, attack in jobs)
     place = resolve_device(device, model)
     folder = Path(data_dir) if data_dir is not None else None
-    _check_transform(data, transform)
+    check_transform(data, transform)
 
-    with numerics(threads), _store(out) as root:
+    with numerics(threads), open_store(out) as root:
         if isinstance(model, str):
             loaded = zoo.load(model, place, options)
-            samples = open_data(data, limit, folder, transform, loaded.victim)
+            samples = open_data(data, limit, folder, wish(transform, loaded.victim))
         else:
-            samples = open_data(data, limit, folder, transform)
+            samples = open_data(data, limit, folder, wish(transform))
             home = resolve_device("auto", model)
             if place.type != home.type:
                 raise UsageError(f"the model is on {home}: call .to('{place}') first, or drop the device")
@@ -118,7 +121,10 @@ def evaluate(
             )
         if calibration is not None and not learning:
             raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-        other = _calibration(calibration, samples, folder, victim) if learning else None
+        other = None
+        if learning:
+            required = any(needs_calibration(attack) for _, _, attack in jobs)
+            other = calibration_images(calibration, samples, folder, wish(transform, victim), required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, (ball, text, attack) in enumerate(jobs):
@@ -127,7 +133,7 @@ def evaluate(
                 attack=text,
                 threat=str(ball),
                 data=samples.text,
-                weights=weights,
+                weights=" ".join([weights, *map(source_digest, sources(attack))]),
                 pixels=pixels,
                 calibration=f"{other.text} {other.digest()}" if other and learns(attack) else "",
                 seed=seed,
@@ -151,7 +157,7 @@ def evaluate(
                     shard=shard,
                     fresh=fresh,
                     watch=reporter.job(job, number, len(jobs)),
-                    expected_clean=_expected(loaded, samples),
+                    expected_clean=expected_clean(loaded, samples),
                     model_record=loaded.record,
                 )
             reporter.done(result, from_store)
@@ -192,7 +198,7 @@ def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.dev
     return device
 
 
-def _check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, int]) -> None:
+def check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, int]) -> None:
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} holds no image: use at least 1")
     if not 1 <= threads <= 1024:
@@ -204,7 +210,7 @@ def _check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, i
 
 
 @contextmanager
-def _store(out: str | Path | None) -> Iterator[Path]:
+def open_store(out: str | Path | None) -> Iterator[Path]:
     if out is not None:
         yield Path(out)
         return
@@ -212,24 +218,29 @@ def _store(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _check_transform(data: object, transform: str | None) -> None:
+def check_transform(data: object, transform: str | None) -> None:
     if transform is not None and not (isinstance(data, str) and data_sets.takes_transform(data)):
         raise UsageError(
             "a transform is for folder: data and sets of image files, others are used as they are: drop it"
         )
 
 
+def wish(transform: str | None, victim: Victim | None = None) -> Preprocessing:
+    """What is asked for, and what the model was made with."""
+    return Preprocessing(transform, victim.transform, victim.input_size) if victim else Preprocessing(transform)
+
+
 def open_data(
     data: str | tuple[Tensor, Tensor] | DataSet,
     limit: int | None,
     data_dir: Path | None,
-    transform: str | None,
-    victim: Victim | None = None,
+    how: Preprocessing = Preprocessing(),
 ) -> DataSet:
     """The images; where no transform is asked for, those of the data set and then the model's own decide."""
     if isinstance(data, str):
-        model, px = (victim.transform, victim.input_size) if victim else ("none", None)
-        return data_sets.load(data, limit=limit, data_dir=data_dir, transform=transform, model_transform=model, px=px)
+        return data_sets.load(
+            data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
+        )
     samples = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)
     if limit is None:
         return samples
@@ -238,18 +249,25 @@ def open_data(
     return replace(samples, rows=samples.rows[:limit])
 
 
-def _calibration(
-    given: str | tuple[Tensor, Tensor] | None, samples: DataSet, data_dir: Path | None, victim: Victim | None
-) -> DataSet:
+def calibration_images(
+    given: str | tuple[Tensor, Tensor] | None,
+    samples: DataSet,
+    data_dir: Path | None,
+    how: Preprocessing = Preprocessing(),
+    *,
+    required: bool = True,
+) -> DataSet | None:
     """Images to learn from, never the ones evaluated: given, embedded, or rows of the data set that are left over."""
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
     if given is not None:
-        chosen = open_data(given, None, data_dir, None, victim)
+        chosen = open_data(given, None, data_dir, replace(how, given=None))
         if _overlap(chosen, samples):
             raise UsageError("calibration images are among the evaluated ones: give others, or rows of the rest")
         return chosen
     spare = samples.spare(128)
+    if not spare and not required:
+        return None
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
     return replace(samples, rows=spare, text=f"{samples.text} (rows left over)")
@@ -267,13 +285,20 @@ def _overlap(one: DataSet, two: DataSet) -> bool:
     return bool(seen[0] & seen[1])
 
 
-def _expected(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
+def expected_clean(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
     """The clean accuracy the entry reports, where the data are the ones it reports it on."""
     entry = loaded.entry
     if entry is None or samples.set_name.removesuffix("-demo") != entry.dataset:
         return None
+    return reported_clean(entry)
+
+
+def reported_clean(entry: Entry) -> stats.Accuracy | None:
+    """The clean accuracy an entry reports, as a share of its n images."""
     reported = next((r for r in entry.reported if r.metric == "clean"), None)
-    return stats.share(round(reported.value / 100 * reported.n), reported.n) if reported else None
+    if reported is None or reported.n is None:
+        return None
+    return stats.share(round(reported.value / 100 * reported.n), reported.n)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitattack.attacks.flags import doubts_of
 from vitattack.evaluation import stats
 from vitattack.evaluation.records import SampleRecord
 from vitattack.models.victim import Victim, frozen
@@ -77,6 +78,7 @@ class Doubts:
         violations = sum(r.violation for r in self.records)
         fragile = sum(r.fragile for r in self.records)
         flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
+        outside = sum(bool(r.evidence.get("outside")) for r in self.records)
         backoffs = sum(event.get("backoffs", 0) for event in self.events)
         nudged = sum(event.get("nudged", 0) for event in self.events)
         if invalid:
@@ -87,6 +89,9 @@ class Doubts:
             yield f"{fragile} successes hang on rounding: a second forward at another batch size did not confirm them"
         if flat:
             yield f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe"
+        if outside:
+            yield f"{outside} candidates of a foreign attack lay outside the budget and were dropped: they count as robust"
+        yield from doubts_of([max(0, int(r.evidence.get("flags", 0))) for r in self.records])
         if backoffs:
             yield f"out of memory: batches were halved {backoffs} times, so records may differ from a run without"
         if nudged:

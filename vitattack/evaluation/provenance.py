@@ -13,7 +13,7 @@ import torch
 
 from vitattack.evaluation.job import Job
 
-PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy")
+PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy", "autoattack", "pyautoattack", "torchattacks")
 
 
 def provenance(device: torch.device, job: Job, protocol: Mapping[str, Any]) -> dict[str, Any]:

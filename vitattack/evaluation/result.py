@@ -63,6 +63,12 @@ class Result:
         found = referee(self)
         return {"referee": found.json()} if found else {}
 
+    def _spatial(self) -> dict[str, Any]:
+        from vitattack.evaluation.spatial_report import spatial_report  # it reads results
+
+        found = spatial_report(self)
+        return {"spatial": found.json()} if found else {}
+
     def json(self) -> dict[str, Any]:
         forwards, backwards = stats.mean_passes(self.records)
         return {
@@ -82,6 +88,7 @@ class Result:
             "seconds": round(self.seconds, 3),
             "doubts": list(self.doubts),
             **self._referee(),
+            **self._spatial(),
             **({"perceptual": found.json()} if (found := appearance(self.records)) else {}),
             **({"stages": broken} if (broken := stages.broken(self.job.attack, self.records)) else {}),
             "run": str(self.folder) if self.folder else None,

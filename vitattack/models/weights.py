@@ -2,81 +2,80 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
-import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vitattack.errors import UsageError
+from vitattack.home import file_sha256, printable
+from vitattack.models.checkpoint import parse
 
-SUFFIXES = (".safetensors", ".pt", ".pth")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".pth.tar")
+Declared = str | Sequence[str] | None  # one, or several in the order they are tried or applied
 
 
 def read_state(
-    path: Path, *, sha256: str | None = None, weights_key: str | None = None, strip_prefix: str | None = None
+    path: Path,
+    *,
+    sha256: str | None = None,
+    weights_key: Declared = None,
+    strip_prefix: Declared = None,
+    unsafe: bool = False,
 ) -> dict[str, Tensor]:
-    """The named tensors of a checkpoint. Containers and prefixes are opened only when declared."""
+    """The named tensors of a checkpoint file. Containers and prefixes are opened only when declared."""
     if not path.is_file():
         raise UsageError(f"weights file '{path}' does not exist: check the path")
     if sha256 is not None:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = file_sha256(path)
         if found != sha256:
             raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
-    content = _parse(path)
-    if weights_key is not None:
-        if not isinstance(content.get(weights_key), dict):
-            raise UsageError(f"'{path.name}' has no '{weights_key}': it holds {_some(content)}")
-        content = content[weights_key]
-    nested = [key for key, value in content.items() if isinstance(value, dict)]
+    if not path.name.endswith(SUFFIXES):
+        raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
+    return strip(tensors(parse(path, unsafe=unsafe), path.name, weights_key), strip_prefix, path.name)
+
+
+def tensors(content: dict[Any, Any], name: str, weights_key: Declared = None) -> dict[str, Tensor]:
+    """The tensors of a parsed checkpoint, from its top level or from the first of the keys it has."""
+    keys = _several(weights_key)
+    if keys:
+        present = [key for key in keys if key == "." or isinstance(content.get(key), dict)]
+        if not present:
+            wanted = "' or '".join(keys)
+            raise UsageError(f"'{name}' has no '{wanted}': it holds {_some(content)}")
+        content = content if present[0] == "." else content[present[0]]
+    nested = [printable(str(key), 40) for key, value in content.items() if isinstance(value, dict)]
     if nested and not any(isinstance(value, Tensor) for value in content.values()):
-        raise UsageError(f"'{path.name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
+        raise UsageError(f"'{name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
     for key, value in content.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise UsageError(f"'{path.name}' holds '{key}', which is no named tensor: save model.state_dict() alone")
+        if not isinstance(key, str) or not isinstance(value, Tensor) or not key.isprintable():
+            shown = printable(str(key))
+            raise UsageError(f"'{name}' holds '{shown}', which is no named tensor: save model.state_dict() alone")
         if value.layout != torch.strided or value.is_complex() or value.is_quantized:
             raise UsageError(
-                f"'{path.name}' holds {key} in a special form ({value.dtype}, {value.layout}): save dense tensors"
+                f"'{name}' holds {key} in a special form ({value.dtype}, {value.layout}): save dense tensors"
             )
-    if strip_prefix:
-        return {name.removeprefix(strip_prefix): tensor for name, tensor in content.items()}
     return dict(content)
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    fix = "fetch it again, or check that it is the file you mean"
-    if path.suffix == ".safetensors":
-        try:
-            return dict(load_file(path))
-        except (SafetensorError, OSError, ValueError) as error:
-            raise UsageError(
-                f"'{path.name}' is not a readable safetensors file ({_first_line(error)}): {fix}"
-            ) from error
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch muses about pickle protocols before it refuses them
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if _first_bytes(path).startswith((b"PK", b"\x80")):  # a zip or a pickle: well formed, but not only tensors
-            raise UsageError(
-                f"'{path.name}' holds Python objects besides tensors, which could run code: "
-                "re-save model.state_dict() alone, best as safetensors"
-            ) from error
-        raise UsageError(f"'{path.name}' is not a readable checkpoint ({_looks_like(path)}): {fix}") from error
-    except Exception as error:  # torch's parser fails on broken files in a dozen ways
-        raise UsageError(f"'{path.name}' is not a readable checkpoint ({_first_line(error)}): {fix}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"'{path.name}' holds a {type(content).__name__}, not named tensors: save model.state_dict()")
-    return content
+def _several(declared: Declared) -> tuple[str, ...]:
+    return () if declared is None else (declared,) if isinstance(declared, str) else tuple(declared)
+
+
+def strip(content: dict[str, Tensor], strip_prefix: Declared, name: str) -> dict[str, Tensor]:
+    """The tensors without the declared prefixes, each cut once where it stands, in the order given."""
+    prefixes = _several(strip_prefix)
+    state: dict[str, Tensor] = {}
+    for key, tensor in content.items():
+        for prefix in prefixes:
+            key = key.removeprefix(prefix)
+        if key in state:
+            raise UsageError(f"'{name}' has two tensors named {key} once {' and '.join(prefixes)} is cut: strip less")
+        state[key] = tensor
+    return state
 
 
 def load_strict(model: nn.Module, state: dict[str, Tensor], name: str) -> None:
@@ -110,25 +109,6 @@ def _mismatch(missing: list[str], extra: list[str]) -> str:
     return "; ".join(parts) + ": check --arch and --arch-kwargs"
 
 
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(64)
-
-
-def _looks_like(path: Path) -> str:
-    """What a file that no parser takes may be: hosts answer with a page where a quota is used up."""
-    head = _first_bytes(path).lstrip().lower()
-    return (
-        "it is a web page"
-        if head.startswith((b"<!doctype", b"<html", b"<?xml"))
-        else "no torch file by its first bytes"
-    )
-
-
 def _some(content: dict[str, Any]) -> str:
-    keys = sorted(map(str, content))
+    keys = sorted(printable(str(key), 40) for key in content)
     return ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vitattack._assets import EMBEDDED
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.errors import UsageError
+from vitattack.models import fetch, hub
+from vitattack.models.adapters import Target, adapt
+from vitattack.models.architectures import build
 from vitattack.models.catalogue import Entry, entries
-from vitattack.models.small import SMALL
+from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
 from vitattack.models.victim import Victim, probe
 from vitattack.models.weights import SUFFIXES, load_strict, read_state
 from vitattack.registry import did_you_mean
-
-NORMALISERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]] | None] = {
-    "none": None,
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),
-    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-}
 
 
 @dataclass(frozen=True)
@@ -34,9 +29,12 @@ class FileOptions:
 
     arch: str | None = None
     arch_kwargs: dict[str, Any] = field(default_factory=dict)
+    num_classes: int | None = None
     normalize: str | None = None
     weights_key: str | None = None
     strip_prefix: str | None = None
+    adapter: str | None = None
+    unsafe_pickle: bool = False  # the one word that is also for zoo entries
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,15 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     """The victim a text names: on the device, in fp32, eval mode, probed with one forward pass."""
     known = entries()
     given = [f.name for f in fields(options) if getattr(options, f.name) != getattr(FileOptions(), f.name)]
+    if text in known and options.unsafe_pickle:
+        given.remove("unsafe_pickle")
     if given and (text in known or text.startswith(("timm:", "hf-hub:"))):
         raise UsageError(f"--{given[0].replace('_', '-')} describes a checkpoint file, '{text}' is none: drop it")
     if text in known:
-        loaded = _from_entry(known[text])
+        loaded = from_entry(known[text], unsafe_pickle=options.unsafe_pickle)
     elif text.startswith(("timm:", "hf-hub:")):
         loaded = _from_timm(text)
-    elif text.endswith(SUFFIXES) or "/" in text or _is_file(text):
+    elif text.endswith(SUFFIXES) or ("/" in text and text.partition("/")[0] not in _shelves(known)) or _is_file(text):
         loaded = _from_file(Path(text), options)
     elif text in ATTACKS:
         raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
@@ -71,21 +71,9 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     return loaded
 
 
-def build(arch: str, kwargs: dict[str, Any]) -> nn.Module:
-    """An architecture with random weights: `small:NAME` is ours, anything else timm's."""
-    try:
-        if arch.startswith("small:"):
-            return SMALL[arch.removeprefix("small:")](**kwargs)
-        import timm
-
-        if not timm.is_model(arch):
-            raise UsageError(did_you_mean("architecture", arch, [*timm.list_models(), *(f"small:{n}" for n in SMALL)]))
-        return timm.create_model(arch, pretrained=False, **kwargs)
-    except UsageError:
-        raise
-    except Exception as error:  # architectures check their settings by whatever breaks first
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"architecture {arch} does not take these --arch-kwargs: {reason}") from error
+def _shelves(known: Iterable[str]) -> set[str]:
+    """What stands before the slash of an id, such as rb and ares."""
+    return {name.partition("/")[0] for name in known if "/" in name}
 
 
 def _is_file(text: str) -> bool:
@@ -95,34 +83,55 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _from_entry(entry: Entry) -> Loaded:
+def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
+    """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
     if entry.weights is None:
-        raise UsageError(f"the weights of '{entry.id}' are not public: only its published numbers are in the zoo")
-    if entry.adapter is not None:
-        raise UsageError(f"'{entry.id}' needs the adapter '{entry.adapter}', which this version does not have")
-    if entry.weights.source != "embedded":
-        return _from_timm(f"{entry.weights.source}:{entry.weights.file}")
-    assert entry.weights.file is not None
-    state = read_state(
-        EMBEDDED / entry.weights.file,
-        sha256=entry.weights.sha256,
-        weights_key=entry.weights.weights_key,
-        strip_prefix=entry.weights.strip_prefix,
-    )
-    model = build(entry.arch, entry.arch_kwargs)
-    load_strict(
-        model, {name: t.float() if t.is_floating_point() else t for name, t in state.items()}, entry.weights.file
-    )
-    victim = Victim(
-        model,
+        where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "attack another model"
+        reason = "are not public" if entry.page is None else "have no direct address"
+        raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
+    if entry.arch is None:
+        raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
+    state = fetch.state(entry.weights, name=entry.id, unsafe=unsafe_pickle)
+    victim = victim_of(entry)
+    _fill(victim.model, state, entry.adapter, declared(entry), entry.id)
+    record = {
+        "source": "zoo",
+        "arch": entry.arch,
+        "arch_kwargs": entry.arch_kwargs,
+        "adapter": list(entry.adapter),
+        "weights": fetch.origin(entry.weights, entry.id),
+        "licence": entry.licence,
+        "unverified": list(entry.unverified),
+    }
+    return Loaded(victim, entry, record)
+
+
+def victim_of(entry: Entry) -> Victim:
+    """The entry's model with random weights, normalisation inside; on the meta device it costs nothing."""
+    if entry.arch is None:
+        raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
+    mean, std = declared(entry) or (None, None)
+    return Victim(
+        build(entry.arch, entry.arch_kwargs),
         name=entry.id,
         num_classes=entry.num_classes,
         input_size=entry.input,
         transform=entry.transform,
-        mean=entry.normalize["mean"] if entry.normalize else None,
-        std=entry.normalize["std"] if entry.normalize else None,
+        mean=mean,
+        std=std,
     )
-    return Loaded(victim, entry, {"source": "zoo", "arch": entry.arch, "licence": entry.licence})
+
+
+def declared(entry: Entry) -> Normaliser | None:
+    """The normalisation of an entry as mean and standard deviation."""
+    return (tuple(entry.normalize["mean"]), tuple(entry.normalize["std"])) if entry.normalize else None
+
+
+def _fill(
+    model: nn.Module, state: Mapping[str, Tensor], names: tuple[str, ...], normalize: Normaliser | None, what: str
+) -> None:
+    floats = {name: t.float() if t.is_floating_point() else t for name, t in state.items()}
+    load_strict(model, adapt(floats, Target(model, normalize), names), what)
 
 
 def _from_timm(text: str) -> Loaded:
@@ -139,7 +148,8 @@ def _from_timm(text: str) -> Loaded:
             what = f"'{text}' names no weights" if not tag else f"'{arch}' has no weights '{tag}'"
             raise UsageError(f"{what}: write timm:{arch}.TAG with one of {', '.join(tags) or 'none (it has none)'}")
     try:
-        model: Any = timm.create_model(name if source == "timm" else text, pretrained=True)
+        with hub.offline_if_asked():
+            model: Any = timm.create_model(name if source == "timm" else text, pretrained=True)
     except Exception as error:  # the hub client, its transport and timm each raise their own kinds
         reason = (str(error).splitlines() or [""])[0][:100]
         raise UsageError(
@@ -169,49 +179,54 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
         raise UsageError(
             f"'{path.name}' does not say how it normalises: add --normalize {'|'.join(NORMALISERS)} or MEAN,MEAN,MEAN/STD,STD,STD"
         )
-    state = read_state(path, weights_key=options.weights_key, strip_prefix=options.strip_prefix)
-    model = build(options.arch, options.arch_kwargs)
-    load_strict(model, {name: t.float() if t.is_floating_point() else t for name, t in state.items()}, path.name)
-    mean, std = _normaliser(options.normalize) or (None, None)
+    normalize, kwargs = normaliser(options.normalize), with_classes(options)
+    state = read_state(
+        path,
+        weights_key=options.weights_key,
+        strip_prefix=options.strip_prefix,
+        unsafe=options.unsafe_pickle,
+    )
+    model = build(options.arch, kwargs)
+    _fill(model, state, (options.adapter,) if options.adapter else (), normalize, path.name)
+    mean, std = normalize or (None, None)
     victim = Victim(
         model,
         name=str(path),
-        num_classes=_classes_of(model, options),
-        input_size=_input_of(model, options),
+        num_classes=classes_of(model, kwargs),
+        input_size=input_of(model, kwargs),
         mean=mean,
         std=std,
     )
     record = {
         "source": "file",
         "arch": options.arch,
-        "arch_kwargs": options.arch_kwargs,
+        "arch_kwargs": kwargs,
+        "adapter": options.adapter,
         "normalize": options.normalize,
     }
     return Loaded(victim, None, record)
 
 
-def _normaliser(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    if text in NORMALISERS:
-        return NORMALISERS[text]
-    try:
-        mean, std = (tuple(float(v) for v in part.split(",")) for part in text.split("/"))
-    except ValueError:
-        mean, std = (), ()
-    if len(mean) not in (1, 3) or len(std) != len(mean) or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
-        raise UsageError(
-            f"normalize '{text}' is not understood: write {'|'.join(NORMALISERS)} or 0.5,0.5,0.5/0.5,0.5,0.5"
-        )
-    return mean, std
+def with_classes(options: FileOptions) -> dict[str, Any]:
+    """The arguments of the architecture, --num-classes among them."""
+    said = options.arch_kwargs.get("num_classes", options.num_classes)
+    if options.num_classes is None:
+        return options.arch_kwargs
+    if said != options.num_classes:
+        raise UsageError(f"--num-classes says {options.num_classes}, --arch-kwargs {said}: give one of them")
+    return {**options.arch_kwargs, "num_classes": options.num_classes}
 
 
-def _classes_of(model: nn.Module, options: FileOptions) -> int:
-    classes = getattr(model, "num_classes", None) or options.arch_kwargs.get("num_classes")
+def classes_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+    """How many classes a model has, from itself or its arguments."""
+    classes = getattr(model, "num_classes", None) or kwargs.get("num_classes")
     return int(classes) if classes else 1000
 
 
-def _input_of(model: nn.Module, options: FileOptions) -> int:
+def input_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+    """The side of the images a model takes, from itself or its arguments."""
     embed = getattr(model, "patch_embed", None)
-    size = options.arch_kwargs.get("img_size") or getattr(embed, "img_size", None)
+    size = kwargs.get("img_size") or getattr(embed, "img_size", None)
     if size is None:
         size = getattr(model, "pretrained_cfg", {}).get("input_size", (3, 32, 32))[-1]
     return int(size[0] if isinstance(size, tuple | list) else size)

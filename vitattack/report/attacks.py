@@ -77,6 +77,9 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
     for key, parameter in inspect.signature(entry.factory).parameters.items():
         if spec.is_threat(hints[key]):
             continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            options.append(("...", "its own", "options of what is named"))
+            continue
         default = "required" if parameter.default is inspect.Parameter.empty else _default(parameter.default)
         options.append((key, default, _may_be(hints[key])))
     content: dict[str, Any] = {
@@ -112,4 +115,4 @@ def _may_be(hint: Any) -> str:
         return ", ".join(map(str, typing.get_args(hint)))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return _may_be(next(h for h in typing.get_args(hint) if h is not type(None)))
-    return {int: "whole number", float: "number", bool: "True, False"}.get(hint, str(hint))
+    return {int: "whole number", float: "number", bool: "True, False", str: "quoted text"}.get(hint, str(hint))

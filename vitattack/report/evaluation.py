@@ -10,6 +10,7 @@ from vitattack.evaluation import stages, stats
 from vitattack.evaluation.appearance import appearance
 from vitattack.evaluation.referee import referee
 from vitattack.evaluation.result import Evaluation, Result
+from vitattack.evaluation.spatial_report import spatial_report
 from vitattack.evaluation.stats import Accuracy
 from vitattack.report.table import Table
 
@@ -37,12 +38,13 @@ def table(evaluation: Evaluation) -> Table:
         first = result.mean_first_success
         cost = f"{forwards:.1f}", f"{backwards:.1f}", "-" if first is None else f"{first:.1f}", f"{result.seconds:.1f}"
         rows.append((result.job.threat, _row(label(result.job.attack), result.robust, *cost)))
+        rows += [(result.job.threat, row) for row in _spatial(result)]
     several = len(evaluation.threats) > 1
     if len(evaluation.results) > len(evaluation.threats):
         rows += [(threat, _row("worst case", evaluation.under(threat).worst_case)) for threat in evaluation.threats]
     job = evaluation.job
     notes = [_paired_note(*pair) for pair in evaluation.paired()]
-    notes += [note for result in evaluation.results for note in _stages(result, several)]
+    notes += [note for result in evaluation.results for note in (*_stages(result, several), *_fooling(result))]
     notes += [f"doubt: {doubt}" for doubt in evaluation.doubts]
     title = f"{job.model} | {', '.join(evaluation.threats)} | {job.data} | n = {evaluation.n} | seed {job.seed}"
     if several:
@@ -62,6 +64,19 @@ def _stages(result: Result, several: bool) -> Iterator[str]:
     if broken:
         counts = ", ".join(f"{name} {count}" for name, count in broken.items())
         yield f"broken by stage{f' at {result.job.threat}' if several else ''}: {counts}"
+
+
+def _spatial(result: Result) -> list[tuple[str, ...]]:
+    """What shifts and what rotations leave by themselves."""
+    found = spatial_report(result)
+    return [_row("  shifts only", found.shifts), _row("  rotations only", found.rotations)] if found else []
+
+
+def _fooling(result: Result) -> Iterator[str]:
+    """How many transforms of the full grid fool an image."""
+    found = spatial_report(result)
+    if found and found.note:
+        yield f"{label(result.job.attack)}: {found.note}"
 
 
 def _looks(evaluation: Evaluation) -> list[Table]:

@@ -1,0 +1,70 @@
+"""What a person sees of a download, on stderr: a bar on a terminal, nothing elsewhere; warnings always."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from vitattack.models.watch import Watch, watching
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Fetching(Watch):
+    """Bytes, rate and remaining time of each file; the bar appears with the first byte."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def watched(self) -> AbstractContextManager[None]:
+        return _while(self)
+
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        if self.quiet or not sys.stderr.isatty():
+            return
+        bars = self._bars or self._start()
+        if what not in self._tasks:
+            self._tasks[what] = bars.add_task(what, total=total)
+        bars.update(self._tasks[what], completed=done, total=total)
+        if total is not None and done >= total:
+            bars.remove_task(self._tasks.pop(what))
+            if not self._tasks:
+                self.stop()
+
+    def note(self, line: str) -> None:
+        if not self.quiet:
+            click.echo(f"vitattack: {line}", err=True)
+
+    def warn(self, line: str) -> None:
+        click.echo(f"vitattack: {line}", err=True)
+
+    def stop(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars = None
+
+    def _start(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), Speed())
+        self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self._bars.start()
+        return self._bars
+
+
+@contextmanager
+def _while(fetching: Fetching) -> Iterator[None]:
+    try:
+        with watching(fetching):
+            yield
+    finally:
+        fetching.stop()

@@ -1,0 +1,111 @@
+"""`vitattack models pull|check|add`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from .options import compute_options, file_options, model_options, option, output_options, together, unsafe_option
+
+
+@click.command(
+    "pull",
+    epilog="""\b
+Examples:
+  vitattack models pull rb/Debenedetti2022Light_XCiT-S12/cifar10
+  VITATTACK_HOME=/data/vitattack vitattack models pull tiny-vit --json
+""",
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@unsafe_option
+@output_options
+def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, quiet: bool) -> None:
+    """Fetch the weights of NAME..., check them, and keep them as safetensors.
+
+    Sources are tried in order, and a download that was cut goes on where it stopped. Size and sha256 are checked before
+    anything is parsed; where the zoo has no sha256, that of the first download is kept in a lock file and holds from
+    then on. Everything lies in VITATTACK_HOME, by default in the cache folder of the platform.
+    """
+    from vitattack.evaluation.smoke import entry_named
+    from vitattack.models import fetch
+    from vitattack.report.weights import pulled
+
+    from .output import show
+
+    wanted = {name: weights for name in names if (weights := entry_named(name).weights)}
+    files = {name: fetch.pull(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
+    table, content = pulled(files, {name: fetch.origin(weights, name) for name, weights in wanted.items()})
+    show(table, content, "json" if as_json else form)
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  vitattack models check tiny-vit
+  vitattack models check rb/Mo2022When_ViT-B --data folder:imagenet/val --limit 500
+""",
+)
+@click.argument("name")
+@option("--data", help="Images to compare on; default: those that ship with vitattack, where they fit.")
+@option("--limit", type=click.IntRange(1), default=200, help="Only the first N images.")
+@option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline.")
+@together(compute_options, output_options)
+@unsafe_option
+def check(name: str, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
+    """Check the hash of NAME, load it strictly, and compare its clean accuracy on a few images with the reported one.
+
+    Exits with 1 if the two differ by more than chance allows.
+    """
+    from vitattack.evaluation.smoke import look
+    from vitattack.report.weights import looked
+
+    from .output import show
+
+    found = look(name, **given)
+    show(looked(found), found.json(), "json" if as_json else form)
+    if found.fits is False:
+        sys.exit(1)
+
+
+@click.command(
+    "add",
+    epilog="""\b
+Examples:
+  vitattack models add mine ckpt.pth.tar --arch vit_small_patch16_224 --normalize imagenet --weights-key state_dict
+  vitattack models add theirs https://host/w.pth --arch xcit_small_12_p16_224 --normalize none --trained-for linf:4/255
+  vitattack models add mine cifar.pt --arch vit_tiny_patch4_32 --normalize cifar10 --dataset cifar10 --clean 91.2/10000
+""",
+)
+@click.argument("name")
+@click.argument("source")
+@option("--dataset", default="imagenet", help="Data set the model was trained for.")
+@option("--summary", default="added by the user", help="What it is, in a few words.")
+@option("--trained-for", help="Threat it was trained against, such as linf:8/255.")
+@option("--transform", default="none", help="How image files are cut for it, such as bicubic256crop224.")
+@option("--clean", metavar="PERCENT/N", help="Its clean accuracy and on how many images, for models check.")
+@option("--licence", default="unknown", help="Licence of the weights.")
+@together(file_options, output_options)
+def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
+    """Register a checkpoint as NAME in a zoo file of your own (models.yaml in VITATTACK_HOME).
+
+    SOURCE is a file, or one of https://..., hf-hub:OWNER/NAME[@REVISION][/FILE], github:OWNER/REPO@TAG/FILE, gdrive:ID,
+    nextcloud:https://HOST/s/TOKEN[/PATH]. The weights are fetched and loaded strictly before anything is written.
+    """
+    import dataclasses
+
+    from vitattack.models.catalogue import user_file
+    from vitattack.models.user_zoo import About, add, parse_clean
+    from vitattack.report.table import Table
+
+    from .output import show
+
+    options = model_options(given)
+    clean = given.pop("clean")
+    about = About(**given, clean=parse_clean(clean) if clean else None)
+    entry = add(name, source, options, about)
+    rows = [("arch", str(entry.arch)), ("classes", str(entry.num_classes)), ("input", f"{entry.input} px")]
+    table = Table(f"{name}, in {user_file()}", ("", ""), rows, left=2)
+    show(table, {"schema": 1, **dataclasses.asdict(entry)}, "json" if as_json else form)

@@ -1,0 +1,101 @@
+"""A first look at a model of the zoo: the file's hash, the strict load, and its clean accuracy on a few images."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitattack import home
+from vitattack.errors import UsageError
+from vitattack.evaluation import stats
+from vitattack.evaluation.api import open_data, reported_clean, resolve_device, usable_cores, wish
+from vitattack.evaluation.run import numerics, read_batch
+from vitattack.models import cache, fetch, zoo
+from vitattack.models.catalogue import Entry, entries
+from vitattack.models.victim import frozen
+from vitattack.registry import did_you_mean
+
+AT_HAND = {"cifar10": "cifar10-demo"}  # images that ship with the package, by the data set they are of
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found; `fits` is None where there are no images, or no number to compare with."""
+
+    model: str
+    file: str
+    sha256: str
+    hash_from: str
+    parameters: int
+    data: str | None
+    clean: stats.Accuracy | None
+    reported: stats.Accuracy | None
+    fits: bool | None
+
+    def json(self) -> dict[str, Any]:
+        found = asdict(self)
+        for name in ("clean", "reported"):
+            accuracy: stats.Accuracy | None = getattr(self, name)
+            found[name] = accuracy and accuracy._asdict()
+        return {"schema": 1, **found}
+
+
+def entry_named(name: str) -> Entry:
+    """An entry of the zoo that has weights to fetch."""
+    known = entries()
+    if name not in known:
+        raise UsageError(did_you_mean("model", name, known))
+    if known[name].weights is None:
+        raise UsageError(f"'{name}' has no weights that could be fetched: the zoo holds its published numbers only")
+    return known[name]
+
+
+def look(
+    name: str,
+    *,
+    data: str | None = None,
+    limit: int = 200,
+    data_dir: str | Path | None = None,
+    batch_size: int = 64,
+    device: str = "auto",
+    threads: int | None = None,
+    unsafe_pickle: bool = False,
+) -> Look:
+    """Whether the weights of an entry are those it means, as far as a hash and a few images can tell."""
+    entry = entry_named(name)
+    assert entry.weights is not None
+    path = fetch.pull(entry.weights, name=name, unsafe=unsafe_pickle)
+    wanted, who = cache.expected(entry.weights, name)
+    place = resolve_device(device, name)
+    with numerics(usable_cores() if threads is None else threads):
+        loaded = zoo.load(name, place, zoo.FileOptions(unsafe_pickle=unsafe_pickle))
+        text = data or AT_HAND.get(entry.dataset)
+        clean = None if text is None else _clean(loaded, text, limit, data_dir, batch_size, place)
+    reported = reported_clean(entry)
+    return Look(
+        model=name,
+        file=str(path),
+        sha256=wanted or home.file_sha256(path),
+        hash_from=who,
+        parameters=sum(p.numel() for p in loaded.victim.parameters()),
+        data=text,
+        clean=clean,
+        reported=reported,
+        fits=None if clean is None or reported is None else not stats.differ(clean, reported),
+    )
+
+
+def _clean(
+    loaded: zoo.Loaded, text: str, limit: int, data_dir: str | Path | None, batch_size: int, place: torch.device
+) -> stats.Accuracy:
+    victim = loaded.victim
+    samples = open_data(text, limit, Path(data_dir) if data_dir else None, wish(None, victim))
+    correct = 0
+    with frozen(victim), torch.no_grad():
+        for start in range(0, len(samples.rows), batch_size):
+            x, y, _ = read_batch(samples, samples.rows[start : start + batch_size], victim, place)
+            correct += int((victim(x).argmax(1) == y).sum())
+    return stats.share(correct, len(samples.rows))

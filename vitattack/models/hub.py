@@ -1,0 +1,123 @@
+"""Files of the Hugging Face hub, through its own client and in its own cache; timm's weights are files of the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vitattack import home
+from vitattack.errors import UsageError
+from vitattack.home import printable
+from vitattack.models import watch
+from vitattack.models.sources import Source, parse
+from vitattack.registry import did_you_mean
+
+FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
+
+
+def resolve(source: Source) -> Source:
+    """A timm source as the hub source or the address timm itself would fetch; others as they are."""
+    if source.kind != "timm":
+        return source
+    import timm
+    from timm.models import get_pretrained_cfg, split_model_name_tag
+
+    arch, tag = split_model_name_tag(source.where)
+    if not timm.is_model(arch):
+        raise UsageError(did_you_mean("architecture", arch, timm.list_models()))
+    known = [name.partition(".")[2] for name in timm.list_pretrained(f"{arch}.*")]
+    if tag not in known:
+        raise UsageError(f"'{arch}' has no weights '{tag}': timm has {', '.join(known) or 'none'}")
+    cfg: Any = get_pretrained_cfg(source.where)
+    if cfg.hf_hub_id:
+        file = f"/{cfg.hf_hub_filename}" if cfg.hf_hub_filename else ""
+        return parse(f"hf-hub:{cfg.hf_hub_id}{file}")
+    return parse(cfg.url)
+
+
+def fetch(source: Source, *, offline: bool, revision: str | None = None) -> Path:
+    """The file a hub source names; in the hub's cache afterwards. `revision` is used where the source names none."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    repo, said, file = source.hub
+    for candidate in (file,) if file else FILES:
+        try:
+            return Path(
+                hf_hub_download(repo, candidate, revision=said or revision, local_files_only=offline, **_progress())
+            )
+        except LocalEntryNotFoundError as error:
+            if offline and not file and candidate != FILES[-1]:
+                continue
+            raise UsageError(f"it is not in the hub's cache and cannot be fetched ({_reason(error)})") from error
+        except EntryNotFoundError as error:
+            if file or candidate == FILES[-1]:
+                raise UsageError(f"the repository {repo} has no file {file or ' or '.join(FILES)}") from error
+        except Exception as error:  # the client and its transport each raise their own kinds
+            raise UsageError(f"the hub does not give it ({_reason(error)})") from error
+    raise AssertionError
+
+
+@contextmanager
+def offline_if_asked() -> Iterator[None]:
+    """VITATTACK_OFFLINE for those who call the hub's client themselves, as timm does."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or home.offline() is not None
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def revision_of(path: Path) -> str | None:
+    """The commit a file in the hub's cache belongs to."""
+    found = re.search(r"/snapshots/([0-9a-f]{40})/", path.as_posix())
+    return found[1] if found else None
+
+
+def _reason(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return printable(f"{type(error).__name__}: {first}")
+
+
+def _progress() -> dict[str, Any]:
+    """The hub's bars are replaced by ours where its client lets us."""
+    import inspect
+
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from tqdm import tqdm
+
+    if "tqdm_class" not in inspect.signature(hf_hub_download).parameters:
+        disable_progress_bars()
+        return {}
+
+    told = watch.current()
+
+    class Told(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            settings.pop("name", None)
+            super().__init__(*args, **{**settings, "disable": True})
+            self._so_far, self._all = int(settings.get("initial") or 0), settings.get("total")
+            self._what = printable(str(settings.get("desc") or "file"), 60)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self._so_far += int(n or 0)
+            told.progress(self._what, self._so_far, int(self._all) if self._all else None)
+            return None
+
+    return {"tqdm_class": Told}
+
+
+def cached(source: Source, revision: str | None) -> bool:
+    """Whether a hub source is in the hub's cache, without asking anybody."""
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, said, file = source.hub
+    found = [try_to_load_from_cache(repo, f, revision=said or revision) for f in ((file,) if file else FILES)]
+    return any(isinstance(path, str) for path in found)

@@ -1,0 +1,93 @@
+"""The zoo as tables: one line per entry, and one entry in full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from vitattack.models.cache import whereabouts
+from vitattack.models.catalogue import Entry, Reported
+from vitattack.models.figures import Figures
+from vitattack.report.table import Table
+
+
+def listing(entries: Iterable[Entry]) -> Table:
+    keys = ("id", "data", "trained for", "clean % (n)", "robust % (n)", "weights")
+    rows = []
+    for entry in entries:
+        clean = next((r for r in entry.reported if r.metric == "clean"), None)
+        robust = min((r for r in entry.reported if r.metric == "robust"), key=lambda r: r.value, default=None)
+        shown = [f"{one.value:.1f} ({_n(one)})" if one else "-" for one in (clean, robust)]
+        rows.append((entry.id, entry.dataset, entry.threat or "-", *shown, where(entry)))
+    notes = ("robust: the lowest number reported; its attack and images are in vitattack models info ID",)
+    return Table(f"{len(rows)} models of the zoo", keys, rows, notes, left=6)
+
+
+def where(entry: Entry) -> str:
+    """Where the weights are, in a word or two."""
+    if entry.weights is None and entry.page:
+        return "by hand"
+    return whereabouts(entry.weights, entry.id)
+
+
+def content(entry: Entry, figures: Figures | None) -> dict[str, Any]:
+    """The entry as JSON; `figures` is null where nothing here can build it."""
+    return {**asdict(entry), "whereabouts": where(entry), "figures": figures.json() if figures else None}
+
+
+def details(entry: Entry, figures: Figures | None) -> Table:
+    """What a user asks of a model before an evaluation; numbers with their protocol."""
+    arch = ", ".join([entry.arch or "cannot be built here", *(f"{k}={v}" for k, v in entry.arch_kwargs.items())])
+    normalize = entry.normalize
+    rows = {
+        "what it is": entry.summary,
+        "architecture": arch,
+        "adapter": ", ".join(entry.adapter),
+        "parameters": f"{figures.parameters:,}" if figures else "",
+        "FLOPs": f"{_flops(figures.flops)} per image (a multiply-add is two)" if figures else "",
+        "attention": _attention(figures) if figures else "",
+        "input": f"{entry.input} px, {entry.num_classes} classes, transform {entry.transform}",
+        "normalisation": f"mean {_numbers(normalize['mean'])}, std {_numbers(normalize['std'])}"
+        if normalize
+        else "none: takes [0,1]",
+        "data": entry.dataset,
+        "trained for": entry.threat or "clean accuracy",
+        "reported": "\n".join(map(_long, entry.reported)),
+        "weights": where(entry),
+        "from": "\n".join(entry.weights.mirrors) if entry.weights else "",
+        "sha256": (entry.weights.sha256 or "pinned on first download") if entry.weights else "",
+        "page": entry.page or "",
+        "licence": entry.licence,
+        "paper": entry.paper or "",
+        "read in": entry.source or "",
+        "unverified": ", ".join(entry.unverified),
+        "notes": entry.notes or "",
+        "recipe": "\n".join(f"{key}: {value}" for key, value in entry.recipe.items()),
+    }
+    return Table(entry.id, ("", ""), [(key, value) for key, value in rows.items() if value], left=2)
+
+
+def _attention(figures: Figures) -> str:
+    if not figures.attention:
+        return "none"
+    kinds = Counter((a.heads, a.fused) for a in figures.attention)
+    shown = (f"{n} of {heads} heads{', fused' if fused else ''}" for (heads, fused), n in kinds.items())
+    return f"{len(figures.attention)} layers: {'; '.join(shown)}"
+
+
+def _long(one: Reported) -> str:
+    return f"{one.metric} {one.value:g} %, n = {_n(one)}, {one.protocol} ({one.source})"
+
+
+def _n(one: Reported) -> str:
+    return "?" if one.n is None else f"{one.n}"
+
+
+def _flops(count: int) -> str:
+    return f"{count / 1e9:.2f} G" if count >= 1e7 else f"{count / 1e6:.2f} M"
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{v:g}" for v in values)
