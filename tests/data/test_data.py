@@ -297,3 +297,19 @@ def test_a_set_in_the_cache_of_the_hub_is_here(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "made" / "uoft-cs" / "cifar10").rename(home / "snapshots" / commit)
     assert CATALOGUE["cifar10"].here(None)
     assert len(load("cifar10")) == 3
+
+
+def test_the_offline_variable_holds_for_data_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def download(*words: str, **options: object) -> str:
+        asked.append(options["local_files_only"])
+        raise OSError("no")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    for value in ("1", "0"):
+        monkeypatch.setenv("VITATTACK_OFFLINE", value)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        with pytest.raises(UsageError, match="cannot fetch"):
+            load("cifar10")
+    assert asked == [True, False]

@@ -178,7 +178,7 @@ def test_data_list_and_info_name_everything(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert json.loads(done.output)["opened"] == (row["where"] == "embedded")
     protocol = json.loads(run(cli, ["data", "info", "robustbench-imagenet-5k", "--json"]).output)["protocol"]
-    assert protocol["images_sha256"].startswith("d4121626") and protocol["images_published"] is True
+    assert protocol["image_list_sha256"].startswith("d4121626") and protocol["image_list_published"] is True
     validation(tmp_path, robustbench_ids()[:3])
     done = run(cli, ["data", "info", "robustbench-imagenet-5k[:3]", "--data-dir", str(tmp_path), "--json"])
     content = json.loads(done.output)

@@ -29,6 +29,9 @@ def their_reader(monkeypatch: pytest.MonkeyPatch) -> Any:
     package = types.ModuleType("robustbench")
     package.__path__ = [str(home)]
     monkeypatch.setitem(sys.modules, "robustbench", package)
+    resources = types.ModuleType("pkg_resources")  # gone from recent setuptools
+    resources.resource_filename = lambda module, path: str(home / path)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pkg_resources", resources)
     spec = importlib.util.spec_from_file_location("robustbench.loaders", home / "loaders.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

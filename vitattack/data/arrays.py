@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import struct
@@ -18,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitattack.errors import UsageError
+from vitattack import home
+from vitattack.errors import UsageError, VitattackError
 
 IN_MEMORY = 1 << 29  # compressed members up to this size are unpacked in memory, larger ones once into a file
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -106,7 +106,7 @@ def _open(path: Path) -> Pair:
                 held = ascii(", ".join(members))[1:60] or "nothing"
                 raise UsageError(f"'{path}' holds {held}: it needs arrays named image and label")
             return _member(path, archive, x), _member(path, archive, y)
-    except UsageError:
+    except VitattackError:
         raise
     except Exception as error:  # numpy, zipfile and zlib each have their own ways to fail on a broken file
         raise UsageError(
@@ -148,28 +148,20 @@ def _unpacked(path: Path, info: zipfile.ZipInfo, stream: IO[bytes], size: int) -
     """The raw array of a compressed member, unpacked once into the cache folder."""
     status = path.stat()
     mark = f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{info.filename}|{info.CRC}"
-    target = cache_folder() / "arrays" / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.raw"
-    if target.is_file() and target.stat().st_size == size:
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(target.parent).free < size:
-        raise UsageError(
-            f"'{path}' unpacks to {size:,} bytes, more than '{target.parent}' has room for: make room there"
-        )
-    part = target.with_suffix(f".{os.getpid()}.part")
-    try:
-        with part.open("wb") as out:
-            shutil.copyfileobj(stream, out, 1 << 22)
-        if part.stat().st_size != size:
-            raise ValueError("the array is not as long as its header says")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    target = home.folder("arrays") / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.raw"
+    with home.locked(target.name):
+        if target.is_file() and target.stat().st_size == size:
+            return target
+        if shutil.disk_usage(target.parent).free < size:
+            raise UsageError(
+                f"'{path}' unpacks to {size:,} bytes, more than '{target.parent}' has room for: make room there"
+            )
+        with home.whole(target) as beside:
+            with beside.open("wb") as out:
+                shutil.copyfileobj(stream, out, 1 << 22)
+            if beside.stat().st_size != size:
+                raise ValueError("the array is not as long as its header says")
     return target
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("VITATTACK_HOME") or Path.home() / ".cache" / "vitattack")
 
 
 def npy(path: Path) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from vitattack.data.classes import Classes
 from vitattack.data.labels import validation_labels
 from vitattack.data.sources import ParquetSource, Source
 from vitattack.errors import UsageError
+from vitattack.home import offline
 from vitattack.registry import did_you_mean
 
 
@@ -56,13 +58,18 @@ def fetch(repo: str, file: str) -> Path:
     """A file of a data set on the hub, from its cache or the network."""
     from huggingface_hub import hf_hub_download
 
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it tells of every retry; the one line below says it all
     try:
-        return Path(hf_hub_download(repo, file, repo_type="dataset"))
+        return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=offline() is not None))
     except Exception as error:  # the hub client and its transport each raise their own kinds
         raise UsageError(
             f"cannot fetch {repo} from the hub ({type(error).__name__}) and it is not cached: "
             "connect and run again, or give --data-dir a folder that holds it"
         ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def local(data_dir: Path, repo: str, file: str) -> Path | None:

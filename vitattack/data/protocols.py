@@ -37,9 +37,9 @@ class Protocol:
     def record(self) -> dict[str, Any]:
         """What a result says of the protocol, whatever was then evaluated of it."""
         return {
-            "images": self.selection,
-            "images_sha256": self.list_sha256,
-            "images_published": self.published_ids,
+            "image_list": self.selection,
+            "image_list_sha256": self.list_sha256,
+            "image_list_published": self.published_ids,
             "preprocessing": self.transform or "the model's own",
             "threat": self.threat,
             "source": self.source,

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.transfer import resized
-from vitattack.data import DataSet
+from vitattack.data import DataSet, asked
 from vitattack.data.sources import Source
+from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import api
 from vitattack.models import zoo
@@ -89,11 +90,13 @@ def assemble(
         for text in texts
     }
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
-    base = api.open_data(data, limit, data_dir, transform, _common_transform(known))
+    largest = max((victim.input_size for victim in known), default=None)
+    base = api.open_data(data, limit, data_dir, Preprocessing(transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
             loaded[id(model)] = zoo.Loaded(wrap(model, image.to(place)).to(place), None, {"source": "module"})
+    loaded = {key: replace(one, victim=asked(one.victim, base.classes)) for key, one in loaded.items()}
     _check_classes([one.victim for one in loaded.values()], base)
     found: dict[str | int, Contestant] = {}
     for key, one in loaded.items():
@@ -104,13 +107,13 @@ def assemble(
     return found, base
 
 
-def _common_transform(victims: Sequence[Victim]) -> tuple[str, int] | None:
+def _common_transform(victims: Sequence[Victim]) -> str:
     """What all models would do to an image file; where they differ, the whole image at the largest of their sizes."""
-    kinds = {victim.made_for for victim in victims}
+    kinds = {(victim.transform, victim.input_size) for victim in victims}
     if len(kinds) < 2:
-        return next(iter(kinds), None)
+        return next((transform for transform, _ in kinds), "none")
     largest = max(size for _, size in kinds)
-    return f"resize{largest}x{largest}", largest
+    return f"resize{largest}x{largest}"
 
 
 def at_size(data: DataSet, size: int) -> DataSet:
