@@ -18,6 +18,7 @@ from .signals import Terminated
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
+    "transfer": "Craft on some models, judge on others, and print who fools whom.",
     "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",

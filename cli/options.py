@@ -89,6 +89,10 @@ compute_options = together(
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use."),
 )
+store_options = together(
+    option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
+    option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
+)
 machine_options = together(
     option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
     compute_options,
@@ -96,8 +100,7 @@ machine_options = together(
 run_options = together(
     machine_options,
     option("--shard", default="0/1", callback=_shard, metavar="K/N", help="Run part K of N; the last one merges."),
-    option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
-    option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
+    store_options,
 )
 output_options = together(
     option("--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."),

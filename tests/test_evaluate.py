@@ -310,15 +310,15 @@ def test_a_clean_accuracy_that_does_not_fit_the_entry_is_doubted(monkeypatch: py
 
 def test_calibration_images_are_never_the_evaluated_ones(toy_images: Images) -> None:
     from vitattack.data import load
-    from vitattack.evaluation.api import _calibration
+    from vitattack.evaluation.api import calibration_images
 
     demo = load("cifar10-demo[:10]")
-    assert _calibration(None, demo, None, "none").text == "cifar10-calib"
+    assert calibration_images(None, demo, None, "none").text == "cifar10-calib"
     calib = load("cifar10-calib[:40]")
-    spare = _calibration(None, calib, None, "none")
+    spare = calibration_images(None, calib, None, "none")
     assert len(spare) == 88 and not set(spare.rows) & set(calib.rows)
     with pytest.raises(UsageError, match="give --calibration"):
-        _calibration(None, load("cifar10-calib"), None, "none")
+        calibration_images(None, load("cifar10-calib"), None, "none")
 
 
 def test_what_does_not_apply_is_refused(toy_images: Images, tmp_path: Path) -> None:

@@ -11,4 +11,5 @@ from vitattack.attacks import (  # noqa: F401 - they register what they define
     scaled,
     spatial,
     square,
+    transfer,
 )

@@ -109,6 +109,11 @@ def needs_calibration(attack: Attack) -> bool:
     return learns(attack) and not getattr(attack, "guesses", False)
 
 
+def sources(attack: Attack) -> tuple[str, ...]:
+    """Models besides the victim that an attack asks: what they are belongs to the key of its job."""
+    return tuple(getattr(attack, "sources", ()))
+
+
 def refuse_nesting(inner: Attack) -> None:
     """Attacks that look at the plain victim from several sides cannot be looked at through a view themselves."""
     if getattr(inner, "plain_only", False):

@@ -18,6 +18,7 @@ from vitattack.attacks.base import (
     learns,
     needs_calibration,
     recall,
+    sources,
 )
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
@@ -52,6 +53,10 @@ class Stages:
     @property
     def plain_only(self) -> bool:
         return any(getattr(attack, "plain_only", False) for attack in self.attacks)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source for attack in self.attacks for source in sources(attack)))
 
     @property
     def learns(self) -> bool:

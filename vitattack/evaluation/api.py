@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from vitattack import data as data_sets
 from vitattack import spec
-from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration
+from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration, sources
+from vitattack.attacks.transfer import source_digest
 from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
@@ -93,14 +94,14 @@ def evaluate(
     if perceptual:
         texts = [spec.canonical(f"perceptual({text}, lpips={lpips_missing() is None})") for text in texts]
     threads = usable_cores() if threads is None else threads
-    _check_numbers(seed, batch_size, threads, shard)
+    check_numbers(seed, batch_size, threads, shard)
     jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]
     learning = any(learns(attack) for _, _, attack in jobs)
     place = resolve_device(device, model)
     folder = Path(data_dir) if data_dir is not None else None
-    _check_transform(data, transform)
+    check_transform(data, transform)
 
-    with numerics(threads), _store(out) as root:
+    with numerics(threads), open_store(out) as root:
         if isinstance(model, str):
             loaded = zoo.load(model, place, options)
             samples = open_data(data, limit, folder, transform or loaded.victim.transform)
@@ -122,7 +123,7 @@ def evaluate(
         other = None
         if learning:
             required = any(needs_calibration(attack) for _, _, attack in jobs)
-            other = _calibration(calibration, samples, folder, victim.transform, required=required)
+            other = calibration_images(calibration, samples, folder, victim.transform, required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, (ball, text, attack) in enumerate(jobs):
@@ -131,7 +132,7 @@ def evaluate(
                 attack=text,
                 threat=str(ball),
                 data=samples.text,
-                weights=weights,
+                weights=" ".join([weights, *map(source_digest, sources(attack))]),
                 pixels=pixels,
                 calibration=f"{other.text} {other.digest()}" if other and learns(attack) else "",
                 seed=seed,
@@ -155,7 +156,7 @@ def evaluate(
                     shard=shard,
                     fresh=fresh,
                     watch=reporter.job(job, number, len(jobs)),
-                    expected_clean=_expected(loaded, samples),
+                    expected_clean=expected_clean(loaded, samples),
                     model_record=loaded.record,
                 )
             reporter.done(result, from_store)
@@ -196,7 +197,7 @@ def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.dev
     return device
 
 
-def _check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, int]) -> None:
+def check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, int]) -> None:
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} holds no image: use at least 1")
     if not 1 <= threads <= 1024:
@@ -208,7 +209,7 @@ def _check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, i
 
 
 @contextmanager
-def _store(out: str | Path | None) -> Iterator[Path]:
+def open_store(out: str | Path | None) -> Iterator[Path]:
     if out is not None:
         yield Path(out)
         return
@@ -216,7 +217,7 @@ def _store(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _check_transform(data: object, transform: str | None) -> None:
+def check_transform(data: object, transform: str | None) -> None:
     if transform is not None and not str(data).startswith("folder:"):
         raise UsageError("a transform is for folder: data, others are used as they are: drop it")
 
@@ -234,7 +235,7 @@ def open_data(
     return replace(samples, rows=samples.rows[:limit])
 
 
-def _calibration(
+def calibration_images(
     given: str | tuple[Tensor, Tensor] | None,
     samples: DataSet,
     data_dir: Path | None,
@@ -271,7 +272,7 @@ def _overlap(one: DataSet, two: DataSet) -> bool:
     return bool(seen[0] & seen[1])
 
 
-def _expected(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
+def expected_clean(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
     """The clean accuracy the entry reports, where the data are the ones it reports it on."""
     entry = loaded.entry
     if entry is None or samples.text.partition("[")[0].removesuffix("-demo") != entry.dataset:

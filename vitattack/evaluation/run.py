@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from vitattack.models.victim import Victim, check_pixels, digest
 from vitattack.rng import SampleRng
 from vitattack.threat import Threat
 
+T = TypeVar("T")
 # Called with the records just written and the number of samples of this run; first with what was there before.
 Watch = Callable[[Sequence[SampleRecord], int], None]
 
@@ -79,52 +80,67 @@ def run(
     with Sink(out, job, list(data.cut(job.batch_size)), shard, fresh=fresh) as sink:
         watch(sink.records, sink.total)
         if sink.todo:
-            attack = _prepared(attack, victim, calibration, job, sink)
+            attack = prepared(attack, victim, calibration, job, sink)
         buffers = digest(victim, parameters=False)
-        batches = _Batches(victim, attack, job, threat)
+        batches = Batches(victim, attack, job, threat)
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)
             doubts = first_look(victim, x[:8]) if number == 0 else []
-            backoffs = batches.backoffs
-            records = batches.records(rows, x, y)
+            backoffs = batches.pieces.backoffs
+            records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
             sink.write(records)
             seconds = time.perf_counter() - began
             sink.note(
                 {
                     "n": len(rows),
                     "seconds": seconds,
-                    "backoffs": batches.backoffs - backoffs,
+                    "backoffs": batches.pieces.backoffs - backoffs,
                     "nudged": nudged,
                     "doubts": doubts,
                 }
             )
             watch(records, sink.total)
-        if digest(victim, parameters=False) != buffers:
-            sink.note(
-                {"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]}
-            )
-        everything = sink.merge()
-        if everything is None:
-            return None
-        events = sink.events()
-        told = [*attack.doubts(), *square_helps(job.attack, everything)]
-        found = Doubts(everything, events, told, expected_clean).all()
-        seconds = sum(event.get("seconds", 0.0) for event in events)
-        result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
-        content = {
-            "schema": 1,
-            "key": job.key,
-            "job": asdict(job),
-            **result.json(),
-            "model": model_record or {},
-            "provenance": result.provenance,
-        }
-        write_atomically(sink.folder / "result.json", dump(content))
-        return result
+        note_leaks(victim, buffers, sink)
+        return finish(sink, job, device, attack.doubts(), expected_clean, model_record)
 
 
-def _prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job, sink: Sink) -> Attack:
+def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
+    """A doubt if the buffers no longer hash to what they did before the run."""
+    if digest(victim, parameters=False) != buffers:
+        sink.note({"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]})
+
+
+def finish(
+    sink: Sink,
+    job: Job,
+    device: torch.device,
+    of_attack: Sequence[str],
+    expected_clean: Any = None,
+    model_record: dict[str, Any] | None = None,
+) -> Result | None:
+    """The stored result of a job that has run; None while other shards of it are unfinished."""
+    everything = sink.merge()
+    if everything is None:
+        return None
+    events = sink.events()
+    told = [*of_attack, *square_helps(job.attack, everything)]
+    found = Doubts(everything, events, told, expected_clean).all()
+    seconds = sum(event.get("seconds", 0.0) for event in events)
+    result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
+    content = {
+        "schema": 1,
+        "key": job.key,
+        "job": asdict(job),
+        **result.json(),
+        "model": model_record or {},
+        "provenance": result.provenance,
+    }
+    write_atomically(sink.folder / "result.json", dump(content))
+    return result
+
+
+def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job, sink: Sink) -> Attack:
     """The attack with what it learns from other images: learned once, stored, and recalled ever after."""
     content = sink.learned()
     if content is not None:
@@ -158,35 +174,52 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
     return x.to(device), y.to(device), nudged
 
 
-class _Batches:
-    """Batches to records, in smaller pieces where memory ends; the piece that fitted is remembered."""
+class Pieces:
+    """Work on the rows of a batch, in smaller pieces where memory ends; the piece that fitted is remembered."""
 
-    def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
-        self.victim, self.attack, self.job, self.threat = victim, attack, job, threat
-        self.most = job.batch_size
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.backoffs = 0
 
-    def records(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[SampleRecord]:
-        if len(rows) > self.most:
-            middle = (len(rows) + 1) // 2
-            first = self.records(rows[:middle], x[:middle], y[:middle])
-            return first + self.records(rows[middle:], x[middle:], y[middle:])
+    def __call__(self, work: Callable[[slice], list[T]], first: int, last: int) -> list[T]:
+        count = last - first
+        if count > self.most:
+            middle = first + (count + 1) // 2
+            return self(work, first, middle) + self(work, middle, last)
         try:
-            return self._whole(rows, x, y)
+            return work(slice(first, last))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            if len(rows) == 1:
+            if count == 1:
                 raise VitattackError(
                     "one image does not fit in memory: use another --device or a smaller model"
                 ) from error
-        if x.device.type == "cuda":
+        if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        self.most = (len(rows) + 1) // 2
+        self.most = (count + 1) // 2
         self.backoffs += 1
-        return self.records(rows, x, y)
+        return self(work, first, last)
 
-    def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[SampleRecord]:
+
+class Outcome(NamedTuple):
+    """The record of a sample and the candidate it is about; the image itself where none was made."""
+
+    record: SampleRecord
+    x_adv: Tensor
+
+
+class Batches:
+    """Batches to records, by one attack on one victim."""
+
+    def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
+        self.victim, self.attack, self.job, self.threat = victim, attack, job, threat
+        self.pieces = Pieces(job.batch_size)
+
+    def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
+        return self.pieces(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))
+
+    def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
         clean = clean_predictions(self.victim, x)
         attacked = clean == y
         rng = SampleRng(self.job.seed, tuple(rows))
@@ -196,28 +229,36 @@ class _Batches:
             with counting(self.victim) as passes:
                 others = aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
-        records = self._attacked(rows, x, y, clean, rng, others)
+        outcomes = self._attacked(rows, x, y, clean, rng, others)
         # A success that hangs on rounding keeps its sample under attack: once more, with other noise.
-        loose = torch.tensor([record.fragile for record in records], device=x.device)
+        loose = torch.tensor([outcome.record.fragile for outcome in outcomes], device=x.device)
         if bool(loose.any()):
             kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
             second = self._attacked(kept, x[loose], y[loose], clean[loose], rng[loose].child("again"), {})
-            by_row = {record.index: record for record in second}
-            records = [_firmer(record, by_row.get(record.index)) for record in records]
-        return records
+            by_row = {outcome.record.index: outcome for outcome in second}
+            outcomes = [_firmer(outcome, by_row.get(outcome.record.index)) for outcome in outcomes]
+        return outcomes
 
     def _attacked(
         self, rows: Sequence[int], x: Tensor, y: Tensor, clean: Tensor, rng: SampleRng, others: dict[str, Tensor]
-    ) -> list[SampleRecord]:
+    ) -> list[Outcome]:
         attacked = clean == y
         crafted = Crafted(x[attacked], blank_evidence(x[attacked]))
-        with counting(self.victim) as passes:
-            if bool(attacked.any()):
-                crafted = self.attack(self.victim, x[attacked], y[attacked], rng=rng[attacked])
-        spent = _shared(passes, crafted.evidence, int(attacked.sum()), x)
-        return judge(
+        spent = {name: crafted.evidence[name] for name in ("forwards", "backwards")}
+        if bool(attacked.any()):
+            crafted, spent = self.crafted(x[attacked], y[attacked], rng[attacked])
+        records = judge(
             self.victim, self.threat, rows, x, y, clean, crafted, spent["forwards"], spent["backwards"], others
         )
+        x_adv = x.clone()
+        x_adv[attacked] = crafted.x_adv.to(x.dtype)
+        return [Outcome(record, candidate) for record, candidate in zip(records, x_adv, strict=True)]
+
+    def crafted(self, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, dict[str, Tensor]]:
+        """Candidates, and the counted passes per sample."""
+        with counting(self.victim) as passes:
+            crafted = self.attack(self.victim, x, y, rng=rng)
+        return crafted, _shared(passes, crafted.evidence, len(x), x)
 
 
 def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> dict[str, Tensor]:
@@ -229,13 +270,14 @@ def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> 
     }
 
 
-def _firmer(first: SampleRecord, again: SampleRecord | None) -> SampleRecord:
+def _firmer(first: Outcome, again: Outcome | None) -> Outcome:
     """The second try where it settled the matter, at the price of both."""
     if again is None:
         return first
-    forwards, backwards = first.forwards + again.forwards - 1, first.backwards + again.backwards
-    chosen = again if again.status == "fooled" else first
-    return replace(chosen, forwards=forwards, backwards=backwards)
+    forwards = first.record.forwards + again.record.forwards - 1
+    backwards = first.record.backwards + again.record.backwards
+    chosen = again if again.record.status == "fooled" else first
+    return chosen._replace(record=replace(chosen.record, forwards=forwards, backwards=backwards))
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,87 @@
+"""`vitattack transfer SOURCE... --to TARGET... [ATTACK]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import (
+    data_options,
+    data_text,
+    file_options,
+    machine_options,
+    model_options,
+    option,
+    output_options,
+    store_options,
+    together,
+)
+
+
+class Listing(click.Command):
+    """Reads `--to C D pgd` as `--to C --to D --to pgd`: every word up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        listing = False
+        for at, word in enumerate(args):
+            if word == "--to":
+                if not args[at + 1 :] or args[at + 1].startswith("-"):
+                    raise click.UsageError("--to names no target: write --to tiny-vit", ctx)
+                listing = True
+            elif word.startswith("-"):
+                listing = word.startswith("--to=")
+                words.append(word)
+            else:
+                words += ["--to", word] if listing else [word]
+        return super().parse_args(ctx, words)
+
+
+@click.command(
+    "transfer",
+    cls=Listing,
+    epilog="""\b
+Examples:
+  vitattack transfer tiny-vit tiny-vit-standard --limit 200     all pairs, pgd(preset=s003, stop=never)
+  vitattack transfer tiny-vit --to tiny-vit-standard tiny-vit-saturated pgd --threat linf:1/255
+  vitattack transfer tiny-vit tiny-vit-standard --attack "mim(stop=never)" --format latex
+  vitattack transfer tiny-vit tiny-vit-standard --json | jq '.cells[] | {source, target, drop}'
+\b
+A run that was stopped goes on with the same command; a finished one prints its stored tables.
+""",
+)
+@click.argument("models", nargs=-1, metavar="SOURCE... [ATTACK]")
+@option("--to", multiple=True, metavar="TARGET...", help="Models that judge; default: the sources.", show_default=False)
+@option("--attack", help="The attack, if it does not stand last; default: pgd(preset=s003, stop=never).")
+@option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
+@option("--calibration", help="Data set for attacks that learn from other images first.")
+@together(data_options, file_options, machine_options, store_options, output_options)
+def command(
+    models: tuple[str, ...],
+    to: tuple[str, ...],
+    attack: str | None,
+    as_json: bool,
+    form: str,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Craft once on each SOURCE, judge on every TARGET, and print accuracy, drop and success among joint images.
+
+    Every image is attacked on the source with its true label. The diagonal is the white-box run of `vitattack eval`.
+    Between input sizes images and changes are resized, and the cell is marked.
+    """
+    from vitattack.evaluation.transfer import transfer, with_attack
+    from vitattack.report.transfer import numbers, tables
+
+    from .console import Screen
+    from .output import show
+    from .signals import catch_sigterm
+
+    options = model_options(given)
+    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    sources, targets, attack = with_attack(models, to, attack)
+    catch_sigterm()
+    with Screen(quiet) as screen:
+        matrix = transfer(sources, targets, attack, data=data, options=options, reporter=screen, **given)
+    show(numbers(matrix) if form == "csv" else tables(matrix), matrix.json(), "json" if as_json else form)
