@@ -81,8 +81,8 @@ def test_wrong_words_get_one_line(tmp_path: Path, here: Here, words: list[str], 
 
 
 def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, here: Here) -> None:  # noqa: F811
-    words = ("transfer", "tiny-vit", "--to", "tiny-vit-standard", "tiny-vit", "pgd(steps=8, stop=never)")
-    words = (*words, "--limit", "40", "--batch-size", "4", "--threads", "1", "--quiet", "--json", "--out")
+    words = ("transfer", "tiny-vit", "--to", "tiny-vit-standard", "tiny-vit", "pgd(steps=4, stop=never)")
+    words = (*words, "--limit", "24", "--batch-size", "4", "--threads", "1", "--quiet", "--json", "--out")
 
     def records(root: str) -> dict[str, bytes]:
         return {path.parent.name: path.read_bytes() for path in (tmp_path / root).glob("*/samples.jsonl")}

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import timm
@@ -17,6 +18,9 @@ from safetensors.torch import save
 from tests.models.hosts import COMMIT, host
 from tests.models.test_fetch import torch_file
 from vitattack._assets import EMBEDDED
+from vitattack.errors import UsageError
+from vitattack.models import fetch
+from vitattack.models.sources import Weights
 
 # Its constants are read from the environment when the client is imported: a process of its own.
 CODE = """
@@ -142,3 +146,13 @@ def test_offline_gives_the_same_from_the_caches(runs: Runs) -> None:
     assert "'none' is not cached and VITATTACK_OFFLINE forbids the network (cached: fallback, pickle)" in str(
         offline["no file"]
     )
+
+
+def test_a_hub_that_cannot_be_found_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
+    for name in ("VITATTACK_OFFLINE", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    with pytest.raises(UsageError, match="hf-hub:a/b: hub.invalid cannot be reached, and it is not in the hub's cache"):
+        fetch.state(Weights(("hf-hub:a/b",)), name="x")

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from vitattack.attacks.transfer import resized
 from vitattack.data import DataSet, asked
 from vitattack.data.sources import Source
-from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import api
 from vitattack.models import zoo
@@ -87,8 +86,7 @@ def assemble(
         text: zoo.load(text, place, options if text in files else zoo.FileOptions()) for text in texts
     }
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
-    largest = max((victim.input_size for victim in known), default=None)
-    base = api.open_data(data, limit, data_dir, Preprocessing(transform, _common_transform(known), largest))
+    base = api.open_data(data, limit, data_dir, transform, _common_transform(known))
     image, _ = base.read(base.rows[:1])
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
@@ -104,13 +102,13 @@ def assemble(
     return found, base
 
 
-def _common_transform(victims: Sequence[Victim]) -> str:
+def _common_transform(victims: Sequence[Victim]) -> tuple[str, int] | None:
     """What all models would do to an image file; where they differ, the whole image at the largest of their sizes."""
-    kinds = {(victim.transform, victim.input_size) for victim in victims}
+    kinds = {victim.made_for for victim in victims}
     if len(kinds) < 2:
-        return next((transform for transform, _ in kinds), "none")
+        return next(iter(kinds), None)
     largest = max(size for _, size in kinds)
-    return f"resize{largest}x{largest}"
+    return f"resize{largest}x{largest}", largest
 
 
 def at_size(data: DataSet, size: int) -> DataSet:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from vitattack import home
 from vitattack.errors import UsageError
@@ -14,6 +18,11 @@ from vitattack.home import printable
 from vitattack.models import watch
 from vitattack.models.sources import Source, parse
 from vitattack.registry import did_you_mean
+
+
+class Absent(UsageError):
+    """It is not on this machine, and nobody was to be asked."""
+
 
 FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
 
@@ -44,14 +53,21 @@ def fetch(source: Source, *, offline: bool, revision: str | None = None) -> Path
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     repo, said, file = source.hub
+    lost = None if offline else unreachable()
+    local = offline or lost is not None
     for candidate in (file,) if file else FILES:
         try:
-            return Path(
-                hf_hub_download(repo, candidate, revision=said or revision, local_files_only=offline, **_progress())
-            )
+            with _quiet():
+                return Path(
+                    hf_hub_download(repo, candidate, revision=said or revision, local_files_only=local, **_progress())
+                )
         except LocalEntryNotFoundError as error:
-            if offline and not file and candidate != FILES[-1]:
+            if local and not file and candidate != FILES[-1]:
                 continue
+            if offline:
+                raise Absent("it is not in the hub's cache") from error
+            if lost:
+                raise UsageError(f"{lost} cannot be reached, and it is not in the hub's cache") from error
             raise UsageError(f"it is not in the hub's cache and cannot be fetched ({_reason(error)})") from error
         except EntryNotFoundError as error:
             if file or candidate == FILES[-1]:
@@ -67,17 +83,43 @@ def offline_if_asked() -> Iterator[None]:
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or home.offline() is not None
+    constants.HF_HUB_OFFLINE = before or home.offline() is not None or unreachable() is not None
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
 
 
+def unreachable() -> str | None:
+    """The hub's host if its name leads nowhere: its client would go on trying for half a minute."""
+    from huggingface_hub import constants
+
+    host = urlsplit(constants.ENDPOINT).hostname
+    if getproxies():  # the proxy knows names that this machine does not
+        return None
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return host
+    return None
+
+
 def revision_of(path: Path) -> str | None:
     """The commit a file in the hub's cache belongs to."""
     found = re.search(r"/snapshots/([0-9a-f]{40})/", path.as_posix())
     return found[1] if found else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The client's warnings go; what went wrong is said once, in our words."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _reason(error: Exception) -> str:
