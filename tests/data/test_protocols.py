@@ -147,9 +147,12 @@ def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest
     numbers = published("r")
     for k in (0, 5, 199):
         put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
-    matrix = transfer([wrap(Bright(), torch.rand(1, 3, 8, 8))], "fgsm", data="imagenet-r", data_dir=tmp_path, threads=1)
+    model = Bright()
+    matrix = transfer(
+        [wrap(model, torch.rand(1, 3, 8, 8))], attack="fgsm", data="imagenet-r", data_dir=tmp_path, threads=1
+    )
     x, _ = load("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
-    answered = Bright()(x)[:, list(numbers)].argmax(1).tolist()
+    answered = model(x)[:, list(numbers)].argmax(1).tolist()
     assert [record.clean for record in matrix.cells[0].result.records] == answered
     assert matrix.provenance["protocol"]["classes"] == "imagenet-r"
 
