@@ -17,6 +17,7 @@ from vitattack import spec
 from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration, sources
 from vitattack.attacks.transfer import source_digest
 from vitattack.data import DataSet
+from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.controls import read_scales
@@ -104,9 +105,9 @@ def evaluate(
     with numerics(threads), open_store(out) as root:
         if isinstance(model, str):
             loaded = zoo.load(model, place, options)
-            samples = open_data(data, limit, folder, transform, loaded.victim.made_for)
+            samples = open_data(data, limit, folder, wish(transform, loaded.victim))
         else:
-            samples = open_data(data, limit, folder, transform)
+            samples = open_data(data, limit, folder, wish(transform))
             home = resolve_device("auto", model)
             if place.type != home.type:
                 raise UsageError(f"the model is on {home}: call .to('{place}') first, or drop the device")
@@ -123,7 +124,7 @@ def evaluate(
         other = None
         if learning:
             required = any(needs_calibration(attack) for _, _, attack in jobs)
-            other = calibration_images(calibration, samples, folder, victim, required=required)
+            other = calibration_images(calibration, samples, folder, wish(transform, victim), required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, (ball, text, attack) in enumerate(jobs):
@@ -224,17 +225,22 @@ def check_transform(data: object, transform: str | None) -> None:
         )
 
 
+def wish(transform: str | None, victim: Victim | None = None) -> Preprocessing:
+    """What is asked for, and what the model was made with."""
+    return Preprocessing(transform, victim.transform, victim.input_size) if victim else Preprocessing(transform)
+
+
 def open_data(
     data: str | tuple[Tensor, Tensor] | DataSet,
     limit: int | None,
     data_dir: Path | None,
-    transform: str | None,
-    made_for: tuple[str, int] | None = None,
+    how: Preprocessing = Preprocessing(),
 ) -> DataSet:
     """The images; where no transform is asked for, that of the data set decides, then the model's own and its size."""
     if isinstance(data, str):
-        model, px = made_for or ("none", None)
-        return data_sets.load(data, limit=limit, data_dir=data_dir, transform=transform, model_transform=model, px=px)
+        return data_sets.load(
+            data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
+        )
     samples = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)
     if limit is None:
         return samples
@@ -247,7 +253,7 @@ def calibration_images(
     given: str | tuple[Tensor, Tensor] | None,
     samples: DataSet,
     data_dir: Path | None,
-    victim: Victim | None,
+    how: Preprocessing = Preprocessing(),
     *,
     required: bool = True,
 ) -> DataSet | None:
@@ -255,7 +261,7 @@ def calibration_images(
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
     if given is not None:
-        chosen = open_data(given, None, data_dir, None, victim.made_for if victim else None)
+        chosen = open_data(given, None, data_dir, replace(how, given=None))
         if _overlap(chosen, samples):
             raise UsageError("calibration images are among the evaluated ones: give others, or rows of the rest")
         return chosen

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitattack.attacks.transfer import resized
 from vitattack.data import DataSet, asked
 from vitattack.data.sources import Source
+from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import api
 from vitattack.models import zoo
@@ -79,14 +80,18 @@ def assemble(
 ) -> tuple[dict[str | int, Contestant], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
-    files = [text for text in texts if text not in entries() and not text.startswith(("timm:", "hf-hub:"))]
-    if not files and options != zoo.FileOptions():
+    entered = entries()
+    files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
+    trust = zoo.FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
+    if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
     loaded: dict[str | int, zoo.Loaded] = {
-        text: zoo.load(text, place, options if text in files else zoo.FileOptions()) for text in texts
+        text: zoo.load(text, place, options if text in files else trust if text in entered else zoo.FileOptions())
+        for text in texts
     }
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
-    base = api.open_data(data, limit, data_dir, transform, _common_transform(known))
+    largest = max((victim.input_size for victim in known), default=None)
+    base = api.open_data(data, limit, data_dir, Preprocessing(transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
@@ -102,13 +107,13 @@ def assemble(
     return found, base
 
 
-def _common_transform(victims: Sequence[Victim]) -> tuple[str, int] | None:
+def _common_transform(victims: Sequence[Victim]) -> str:
     """What all models would do to an image file; where they differ, the whole image at the largest of their sizes."""
-    kinds = {victim.made_for for victim in victims}
+    kinds = {(victim.transform, victim.input_size) for victim in victims}
     if len(kinds) < 2:
-        return next(iter(kinds), None)
+        return next((transform for transform, _ in kinds), "none")
     largest = max(size for _, size in kinds)
-    return f"resize{largest}x{largest}", largest
+    return f"resize{largest}x{largest}"
 
 
 def at_size(data: DataSet, size: int) -> DataSet:

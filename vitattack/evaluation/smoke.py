@@ -11,7 +11,7 @@ import torch
 from vitattack import home
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
-from vitattack.evaluation.api import open_data, reported_clean, resolve_device, usable_cores
+from vitattack.evaluation.api import open_data, reported_clean, resolve_device, usable_cores, wish
 from vitattack.evaluation.run import numerics, read_batch
 from vitattack.models import cache, fetch, zoo
 from vitattack.models.catalogue import Entry, entries
@@ -92,7 +92,7 @@ def _clean(
     loaded: zoo.Loaded, text: str, limit: int, data_dir: str | Path | None, batch_size: int, place: torch.device
 ) -> stats.Accuracy:
     victim = loaded.victim
-    samples = open_data(text, limit, Path(data_dir) if data_dir else None, None, victim.made_for)
+    samples = open_data(text, limit, Path(data_dir) if data_dir else None, wish(None, victim))
     correct = 0
     with frozen(victim), torch.no_grad():
         for start in range(0, len(samples.rows), batch_size):

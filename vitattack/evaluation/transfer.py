@@ -92,7 +92,7 @@ def transfer(
         everyone, base = assemble([*models, *to], place, options, data, limit, folder, transform)
         rows = [everyone[key_of(model)] for model in models]
         columns = [everyone[key_of(model)] for model in to] or rows
-        other = api.calibration_images(calibration, base, folder, None) if learns(built) else None
+        other = api.calibration_images(calibration, base, folder, api.wish(transform)) if learns(built) else None
         cells: list[Cell] = []
         white_box: dict[str, Result] = {}
         for number, source in enumerate(rows):
@@ -234,7 +234,7 @@ class Row:
         if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
             doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
         expected = None if model.rescaled else api.expected_clean(model.loaded, model.data)
-        result = finish(sink, job, self.place, model.data, doubts, expected, model.loaded.record)
+        result = finish(sink, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
         assert result is not None  # there are no shards here
         return result
 

@@ -46,11 +46,6 @@ class Victim(nn.Module):
         self.register_buffer("mean", torch.tensor(mean or (0.0,)).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std or (1.0,)).view(1, -1, 1, 1), persistent=False)
 
-    @property
-    def made_for(self) -> tuple[str, int]:
-        """The transform of image files it was made with, and its size in pixels."""
-        return self.transform, self.input_size
-
     def forward(self, x: Tensor) -> Tensor:
         return _logits(self.model((x - self.mean) / self.std if self.normalises else x), self.name)
 
