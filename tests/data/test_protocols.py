@@ -140,6 +140,23 @@ def test_a_1000_way_model_is_asked_among_the_classes_of_the_set(
     assert free.job.key != restricted.job.key
 
 
+def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitattack.evaluation.transfer import transfer
+
+    monkeypatch.setattr("vitattack.data.catalogue.check_count", lambda found, wanted, where: None)
+    numbers = published("r")
+    for k in (0, 5, 199):
+        put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
+    model = Bright()
+    matrix = transfer(
+        [wrap(model, torch.rand(1, 3, 8, 8))], attack="fgsm", data="imagenet-r", data_dir=tmp_path, threads=1
+    )
+    x, _ = load("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
+    answered = model(x)[:, list(numbers)].argmax(1).tolist()
+    assert [record.clean for record in matrix.cells[0].result.records] == answered
+    assert matrix.provenance["protocol"]["classes"] == "imagenet-r"
+
+
 def test_the_restriction_is_part_of_what_is_digested_and_leaves_other_models_alone() -> None:
     x = torch.rand(2, 3, 8, 8)
     victim = wrap(Bright(), x)
