@@ -5,7 +5,7 @@
 Prints the survivors of both, every image on which they differ, who fell to which stage, and what a sample cost. Each
 finished batch is stored in --out: a run that was stopped goes on with the same command. The random starts of the two
 are not the same (the package draws for a whole batch from one seed), so that single images may differ; --seed tells
-how much of a difference is luck. --ours and --theirs take other texts, for a quick look with fewer steps.
+how much of a difference is luck. --steps and --queries make it short, for a look whether it runs.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--ours", default="autoattack")
-    parser.add_argument("--theirs", default="autoattack_ref")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--queries", type=int, default=5000)
     args = parser.parse_args()
+    options = f"(steps={args.steps}, queries={args.queries})"
     evaluation = vitattack.evaluate(
         args.model,
-        [args.ours, args.theirs],
+        [f"{name}{options}" for name in ("autoattack", "autoattack_ref")],
         threat=args.threat,
         data=args.data,
         limit=args.limit,

@@ -8,13 +8,13 @@ import click
 
 from .options import option, output_options
 
-data_dir = option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files.")
+data_dir = option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the sets' files.")
 
 
 @click.group("data", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """The data sets that can be named. folder:PATH and npz:PATH need no entry."""
+    """The data sets and protocols that can be named. folder:PATH and npz:PATH need no entry."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(listing, data_dir=None, as_json=False, form="table", quiet=False)
 
@@ -23,31 +23,29 @@ def command(ctx: click.Context) -> None:
 @data_dir
 @output_options
 def listing(data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
-    """Every data set with its size and where it would come from."""
-    from vitattack.data.catalogue import CATALOGUE
-    from vitattack.report.table import Table
+    """Every data set and protocol with its size and where it would come from."""
+    from vitattack.report.data import listing as rows
 
     from .output import show
 
-    folder = Path(data_dir) if data_dir else None
-    rows = [
-        (name, f"{entry.rows}", f"{entry.num_classes}", entry.where(folder), entry.summary)
-        for name, entry in CATALOGUE.items()
-    ]
-    keys = ("name", "images", "classes", "where", "what it is")
-    show(
-        Table("data sets", keys, rows, left=5),
-        [dict(zip(keys, row, strict=True)) for row in rows],
-        "json" if as_json else form,
-    )
+    table, content = rows(Path(data_dir) if data_dir else None)
+    show(table, content, "json" if as_json else form)
 
 
-@command.command("info", epilog="Example:  vitattack data info cifar10-demo")
+@command.command(
+    "info",
+    epilog="""\b
+Examples:
+  vitattack data info cifar10-demo
+  vitattack data info robustbench-imagenet-5k           its images, preprocessing and source
+  vitattack data info imagenet-c/fog/3 --data-dir DATA  with the files: sizes, digest, images per class
+""",
+)
 @click.argument("name")
 @data_dir
 @output_options
 def info(name: str, data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
-    """One data set, opened: images, classes, image size, digest, images per class."""
+    """One data set or protocol: what it is and, where its files are, size, digest and images per class."""
     from vitattack.report.data import describe
 
     from .output import show

@@ -61,12 +61,19 @@ def _watched(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> boo
 FORMATS = ("table", "md", "csv", "latex", "json")
 
 data_options = together(
-    option("--data", default="cifar10-demo", help="Data set: a name, folder:PATH or npz:PATH, with [rows] if wanted."),
+    option(
+        "--data",
+        default="cifar10-demo",
+        help="Data set or protocol by name, folder:PATH or npz:PATH, with [rows] if wanted.",
+    ),
     option("--limit", type=click.IntRange(1), help="Only the first N images."),
     option("--subset", metavar="random:N:SEED", help="N images drawn with a seed."),
     option("--indices", type=click.Path(dir_okay=False), help="Only the rows listed in this text file."),
-    option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline."),
-    option("--transform", help="For image files: resize224x224, bicubic256crop224; default: the model's own."),
+    option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the data sets' files."),
+    option(
+        "--transform",
+        help="For image files: resize224x224, crop224, bicubic256crop224; default: the data set's, else the model's.",
+    ),
 )
 # No environment variable: what may run code is said each time.
 unsafe_option = click.option(

@@ -313,12 +313,12 @@ def test_calibration_images_are_never_the_evaluated_ones(toy_images: Images) -> 
     from vitattack.evaluation.api import calibration_images
 
     demo = load("cifar10-demo[:10]")
-    assert calibration_images(None, demo, None, "none").text == "cifar10-calib"
+    assert calibration_images(None, demo, None).text == "cifar10-calib"
     calib = load("cifar10-calib[:40]")
-    spare = calibration_images(None, calib, None, "none")
+    spare = calibration_images(None, calib, None)
     assert len(spare) == 88 and not set(spare.rows) & set(calib.rows)
     with pytest.raises(UsageError, match="give --calibration"):
-        calibration_images(None, load("cifar10-calib"), None, "none")
+        calibration_images(None, load("cifar10-calib"), None)
 
 
 def test_what_does_not_apply_is_refused(toy_images: Images, tmp_path: Path) -> None:

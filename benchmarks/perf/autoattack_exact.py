@@ -6,8 +6,8 @@ Both get the clean-correct images only, in batches of 64, at linf 8/255. The pac
 --fenced calls it through `autoattack_ref`, where parameters are frozen and its FAB is the faster for it. All of our gain
 comes from dropping fooled images inside a stage and from one forward per step of FAB, so it depends on how many fall:
 target 12x on an undefended model, 1.12x on a robust one, where 1.23x is the ceiling of doing exactly the same in fp32.
-A robust image costs about 5,000 gradients on either side: choose --images with care. --ours, --steps and --queries make
-it short, for a look whether it runs.
+A robust image costs about 5,000 gradients on either side: choose --images with care; --steps and --queries
+make it short, for a look whether it runs.
 """
 
 from __future__ import annotations
@@ -103,15 +103,16 @@ def main() -> None:
     parser.add_argument("--images", nargs="+", type=int, default=[64, 16], help="how many for each model")
     parser.add_argument("--steps", type=int, default=PAPER_STEPS)
     parser.add_argument("--queries", type=int, default=PAPER_QUERIES)
-    parser.add_argument("--ours", default="autoattack")
     parser.add_argument("--fenced", action="store_true", help="the package through autoattack_ref")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    ours = spec.build(args.ours, BALL)
-    reference = spec.build(f"autoattack_ref(steps={args.steps}, queries={args.queries})", BALL)
+    options = f"(steps={args.steps}, queries={args.queries})"
+    ours, reference = (spec.build(f"{name}{options}", BALL) for name in ("autoattack", "autoattack_ref"))
     assert isinstance(reference, Reference)
     print(conditions(args.threads))
-    print(f"ours: {args.ours}; theirs: {package()}, {args.steps} steps, {args.queries} queries")
+    print(
+        f"{args.steps} steps, {args.queries} queries; theirs: {package()}{' behind our fence' if args.fenced else ''}"
+    )
     for model, count in zip(args.models, args.images, strict=True):
         compare(model, count, args, ours, reference)
 

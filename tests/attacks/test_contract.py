@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.conftest import batch, linear_victim, toy_pictures
 from vitattack import spec
-from vitattack.attacks.base import Attack
+from vitattack.attacks.base import Attack, sources
 from vitattack.attacks.catalogue import ATTACKS, LP
 from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting
@@ -191,7 +191,8 @@ def test_any_number_of_classes_is_attacked_or_refused_in_one_line(name: str, cla
         crafted = ready(name, usual(name), victim)(victim, x, y, rng=rng(6))
     except UsageError as refusal:
         assert "classes" in str(refusal) and "\n" not in str(refusal)
-        assert classes < 4
+        # a source has the classes it was trained for; the others are at a loss with few alone
+        assert classes < 4 or sources(spec.build(ATTACKS[name].quick, usual(name)))
         return
     assert usual(name).allows(x, crafted.x_adv, crafted.evidence).all()
     assert torch.equal(victim(crafted.x_adv).argmax(1) != y, crafted.evidence["fooled"])

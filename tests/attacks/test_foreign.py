@@ -100,10 +100,11 @@ def test_double_precision_and_views_are_no_obstacle(text: str, toy: Victim, toy_
     assert float(agree) > 0.9
 
 
-def test_several_answers_are_refused(toy: Victim, toy_images: tuple[Tensor, Tensor]) -> None:
-    attack = spec.build("eot(torchattacks('PGD'), n=2)", BALL)
-    with pytest.raises(UsageError, match="cannot average over several answers"):
-        attack(toy, *toy_images, rng=SampleRng(0, tuple(range(12))))
+@pytest.mark.parametrize("inner", ["torchattacks('PGD')", "autoattack_ref"])
+@pytest.mark.parametrize("wrapper", ["eot", "targets"])
+def test_wrappers_that_change_the_loss_are_refused(wrapper: str, inner: str) -> None:
+    with pytest.raises(UsageError, match="(a loss|losses) of (its|their) own"):
+        spec.build(f"{wrapper}({inner})", BALL)
 
 
 def test_flags_become_doubts_once() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import ENTRY, Here, here, refused  # noqa: F401 - a fixture
+from tests.cli.conftest import Here
+from tests.cli.test_cli import ENTRY, refused
 
 RUN = ("--limit", "12", "--batch-size", "4", "--threads", "1", "--quiet")
 FAST = "fgsm(stop=never)"
@@ -27,7 +28,7 @@ FAST = "fgsm(stop=never)"
     ],
 )
 def test_sources_targets_and_attack_in_any_order(
-    here: Here,  # noqa: F811
+    here: Here,
     words: list[str],
     sources: int,
     targets: int,
@@ -41,7 +42,7 @@ def test_sources_targets_and_attack_in_any_order(
     assert len(content["cells"]) == sources * targets
 
 
-def test_every_form_shows_the_matrix_and_eval_finds_the_diagonal(here: Here) -> None:  # noqa: F811
+def test_every_form_shows_the_matrix_and_eval_finds_the_diagonal(here: Here) -> None:
     words = ("transfer", "tiny-vit", "tiny-vit-standard", FAST, *RUN)
     table = here(*words).stdout
     for expected in ("accuracy on the target", "n = 12", "drop from the clean", "success among", "crafted on"):
@@ -74,15 +75,15 @@ def test_every_form_shows_the_matrix_and_eval_finds_the_diagonal(here: Here) -> 
         (["tiny-vit", "--out", "file/below", "--limit", "4"], "give another folder with --out"),
     ],
 )
-def test_wrong_words_get_one_line(tmp_path: Path, here: Here, words: list[str], message: str) -> None:  # noqa: F811
+def test_wrong_words_get_one_line(tmp_path: Path, here: Here, words: list[str], message: str) -> None:
     (tmp_path / "file").write_text("")
     refused(here("transfer", *words), message)
     assert not (tmp_path / "runs").exists()
 
 
-def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, here: Here) -> None:  # noqa: F811
-    words = ("transfer", "tiny-vit", "--to", "tiny-vit-standard", "tiny-vit", "pgd(steps=8, stop=never)")
-    words = (*words, "--limit", "40", "--batch-size", "4", "--threads", "1", "--quiet", "--json", "--out")
+def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, here: Here) -> None:
+    words = ("transfer", "tiny-vit", "--to", "tiny-vit-standard", "tiny-vit", "pgd(steps=4, stop=never)")
+    words = (*words, "--limit", "24", "--batch-size", "4", "--threads", "1", "--quiet", "--json", "--out")
 
     def records(root: str) -> dict[str, bytes]:
         return {path.parent.name: path.read_bytes() for path in (tmp_path / root).glob("*/samples.jsonl")}

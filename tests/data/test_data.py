@@ -269,3 +269,47 @@ def test_tensors_are_checked() -> None:
         from_tensors(torch.zeros(0, 3, 4, 4), torch.zeros(0).long())
     with pytest.raises(UsageError, match="integers"):
         from_tensors(torch.zeros(2, 3, 4, 4), torch.zeros(2))
+
+
+def test_rows_of_a_folder_are_numbered_folder_by_folder(tmp_path: Path) -> None:
+    for name in ("cat-2", "cat"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
+    (tmp_path / "cat" / ".thumbs").mkdir()
+    (tmp_path / "cat" / ".thumbs" / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
+    data = load(f"folder:{tmp_path}")
+    assert data.read(data.rows)[1].tolist() == [0, 1]
+    again = load(data.text)
+    assert again.text == data.text == f"folder:{tmp_path}@none" and again.digest() == data.digest()
+
+
+def test_a_set_in_the_cache_of_the_hub_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
+    assert not CATALOGUE["cifar10"].here(None)
+    commit = "a" * 40
+    home = tmp_path / "datasets--uoft-cs--cifar10"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    hub_layout(tmp_path / "made", rows=3)
+    (home / "snapshots").mkdir()
+    (tmp_path / "made" / "uoft-cs" / "cifar10").rename(home / "snapshots" / commit)
+    assert CATALOGUE["cifar10"].here(None)
+    assert len(load("cifar10")) == 3
+
+
+def test_the_offline_variable_holds_for_data_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def download(*words: str, **options: object) -> str:
+        asked.append(options["local_files_only"])
+        raise OSError("no")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    for value in ("1", "0"):
+        monkeypatch.setenv("VITATTACK_OFFLINE", value)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        with pytest.raises(UsageError, match="cannot fetch"):
+            load("cifar10")
+    assert asked == [True, False]

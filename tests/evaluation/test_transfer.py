@@ -291,6 +291,7 @@ def test_memory_that_ends_halves_the_pieces_and_changes_no_verdict(
         ({"models": []}, "no source is named"),
         ({"models": ["tiny-vit", "tiny-vit"]}, "'tiny-vit' is named twice"),
         ({"to": ["tiny-vitt"]}, "unknown model 'tiny-vitt'"),
+        ({"threat": "linf:1/255,2/255"}, "one budget at a time"),
         ({"threat": "spatial"}, "not spatial ones: use --threat"),
         ({"attack": 'transfer("tiny-vit", pgd)'}, "names its source itself"),
         ({"attack": "pgdd"}, "unknown attack 'pgdd'"),

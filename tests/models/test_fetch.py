@@ -191,6 +191,8 @@ def test_offline_says_what_is_there_and_how_to_get_the_rest(there: Host, monkeyp
             with pytest.raises(UsageError, match=message):
                 fetch.state(Weights((mirror,)), name="x")
         assert same(fetch.state(Weights((there.url + "/w",)), name="known"))
+        with pytest.raises(UsageError, match="from any of 2 sources: file:nowhere.pt: the file .*; .*not in the cache"):
+            fetch.state(Weights(("file:nowhere.pt", there.url + "/w")), name="x")
         monkeypatch.setenv(variable, "0")
     assert len(there.asked) == 1
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.errors import UsageError, VitattackError
+from vitattack.errors import VitattackError
 from vitattack.evaluation.cost import Passes, counting, share
 from vitattack.models.victim import frozen
 from vitattack.rng import SampleRng
@@ -93,10 +93,6 @@ class Inside:
 @contextlib.contextmanager
 def fenced(label: str, victim: nn.Module, x: Tensor, rng: SampleRng) -> Iterator[Inside]:
     """Runs foreign code: victim frozen, passes counted, randomness ours, output silenced, failures in one line."""
-    if getattr(victim, "answers", 1) > 1:
-        raise UsageError(
-            f"{label} cannot average over several answers of eot: use its own option, or an attack of ours"
-        )
     with frozen(victim), counting(victim) as passes, seeded(rng) as seed, quiet() as said:
         try:
             yield Inside(Single(victim, x.dtype).eval(), seed, said, passes)

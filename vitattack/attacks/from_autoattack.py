@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.base import Calibration, Crafted, blank_evidence
 from vitattack.attacks.catalogue import register
+from vitattack.attacks.ensemble import VERSIONS
 from vitattack.attacks.flags import Flag
 from vitattack.attacks.foreign import fenced, judged, quiet
 from vitattack.errors import UsageError
@@ -25,11 +26,7 @@ from vitattack.threat import LpBall
 
 Version = Literal["standard", "plus", "rand"]
 
-STAGES: dict[str, tuple[str, ...]] = {
-    "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
-    "plus": ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"),
-    "rand": ("apgd-ce", "apgd-dlr"),
-}
+STAGES = {version: tuple(name.replace("_", "-") for name in names) for version, names in VERSIONS.items()}
 # The part of the package that runs each stage, and what is set on it.
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "apgd-ce": ("apgd", {"loss": "ce"}),

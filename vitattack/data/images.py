@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from vitattack.errors import UsageError
+
+MAX_PIXELS = 64_000_000  # the largest ImageNet images have some 20 million
+MAX_BYTES = 100_000_000
+
+
+def reason(error: BaseException) -> str:
+    """What an error of a decoder says, as a part of one line."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:400]).split())
+    return words[:120] or type(error).__name__
 
 
 def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image) -> Tensor:
     """One encoded image as uint8 (3, H, W); `what` names it in the error."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(data))
+        with opened as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels are a decompression bomb")
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
             pixels = np.array(transform(image.convert("RGB")))
-    except (
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        ValueError,
-        SyntaxError,
-        NotImplementedError,
-    ) as error:
-        raise UsageError(f"{what} is not a readable image ({error}): replace or remove it") from error
+    except Exception as error:  # decoders fail in their own ways on broken files: struct, zlib, index and memory errors
+        raise UsageError(f"{what} is not a readable image ({reason(error)}): replace or remove it") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 

@@ -1,26 +1,25 @@
-"""Data sets as random access to rows: parquet files, class folders, npz files and tensors in memory."""
+"""Data sets as random access to rows: parquet files, encoded images with labels, tensors in memory."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from vitattack.data.images import decode_rgb, stack_pixels
+from vitattack.data.blobs import Blob, in_folder
+from vitattack.data.images import decode_rgb, reason, stack_pixels
+from vitattack.data.labels import class_numbers
 from vitattack.data.transform import transform
 from vitattack.errors import UsageError
-
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 
 
 class Source(Protocol):
@@ -59,8 +58,8 @@ class ParquetSource:
             try:
                 meta = pq.ParquetFile(path).metadata
                 missing = {image, label} - {name.split(".")[0] for name in meta.schema.to_arrow_schema().names}
-            except (pa.ArrowException, OSError) as error:
-                raise UsageError(f"{path} is not a readable parquet file ({error}): fetch it again") from error
+            except Exception as error:  # arrow reports a broken file by whatever breaks first
+                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
             if missing:
                 raise UsageError(f"{path} has no column {' or '.join(sorted(missing))}: is it another data set?")
             for group in range(meta.num_row_groups):
@@ -69,27 +68,55 @@ class ParquetSource:
         self._total = total
         self._open: tuple[int, pa.Table] | None = None
 
+    @property
+    def name(self) -> str:
+        return self._paths[0].name
+
     def __len__(self) -> int:
         return self._total
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        images, labels = [], []
-        for row in rows:
-            table, first = self._group_of(row)
-            if table[1][row - first].as_py() is None or table[0][row - first].as_py() is None:
-                raise UsageError(f"row {row} of {self._paths[0].name} has no image or no label: repair the file")
-            cell = table[0][row - first].as_py()
-            data = cell["bytes"] if isinstance(cell, dict) else cell
-            images.append(decode_rgb(data, f"row {row} of {self._paths[0].name}"))
-            labels.append(table[1][row - first].as_py())
-        return stack_pixels(images), torch.tensor(labels)
+        cells = [self.cell(row) for row in rows]
+        images = [decode_rgb(data, f"row {row} of {self.name}") for row, (data, _) in zip(rows, cells, strict=True)]
+        return stack_pixels(images), torch.tensor([label for _, label in cells])
+
+    def cell(self, row: int) -> tuple[bytes, int]:
+        """The encoded image and the label of a row."""
+        table, first = self._group_of(row)
+        try:
+            cell, label = table[0][row - first].as_py(), table[1][row - first].as_py()
+        except ValueError as error:  # text that is none
+            raise UsageError(f"row {row} of {self.name} is damaged ({reason(error)}): fetch the file again") from error
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not isinstance(data, bytes) or not isinstance(label, int):
+            raise UsageError(f"row {row} of {self.name} has no image or no label: repair the file")
+        return data, label
+
+    def named(self) -> list[tuple[str, int]]:
+        """The file name and the label of every row, without the images."""
+        found: list[tuple[str, int]] = []
+        image, label = self._columns
+        for path in self._paths:
+            try:
+                table = pq.ParquetFile(path).read(columns=[f"{image}.path", label])
+                names = [cell["path"] for cell in table[image].to_pylist()]
+            except Exception as error:  # as above
+                raise UsageError(f"{path} does not name its images: use the tar or a folder instead") from error
+            found += zip(names, table[label].to_pylist(), strict=True)
+        if any(not isinstance(name, str) or not isinstance(label, int) for name, label in found):
+            raise UsageError(f"{self.name} does not say which image a row is: use the tar or a folder instead")
+        return found
 
     def _group_of(self, row: int) -> tuple[pa.Table, int]:
-        group = max(i for i, (first, _, _) in enumerate(self._groups) if first <= row)
+        group = bisect_right(self._groups, row, key=lambda entry: entry[0]) - 1
         first, file, number = self._groups[group]
         if self._open is None or self._open[0] != group:
-            self._open = (group, pq.ParquetFile(self._paths[file]).read_row_group(number, columns=self._columns))
-            self._open = (group, self._open[1].select(self._columns))
+            path = self._paths[file]
+            try:
+                table = pq.ParquetFile(path).read_row_group(number, columns=self._columns).select(self._columns)
+            except Exception as error:  # as above
+                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
+            self._open = (group, table)
         return self._open[1], first
 
     @cached_property
@@ -100,59 +127,69 @@ class ParquetSource:
         return _rows_of(self._content, rows)
 
 
-def _images_in(folder: Path) -> list[Path]:
-    """Image files below a class folder; hidden ones (thumbnails, checkpoints of notebooks) are none."""
-    if folder.name.startswith((".", "__")):
-        return []
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+@dataclass(frozen=True, slots=True)
+class InParquet:
+    """One image of a parquet file, by row."""
+
+    table: ParquetSource
+    name: str
+    row: int
+
+    def read(self) -> bytes:
+        return self.table.cell(self.row)[0]
+
+    def __str__(self) -> str:
+        return f"row {self.row} of {self.table.name}"
 
 
-class FolderSource:
-    """One sub-folder per class. Synset folders get their ImageNet-1k labels whatever the listing order says."""
+class ImageSource:
+    """Encoded images with their labels, decoded as they are read."""
 
-    def __init__(self, root: Path, transform_text: str = "none") -> None:
-        if not root.is_dir():
-            raise UsageError(f"folder '{root}' does not exist: give the folder that holds one sub-folder per class")
-        names = sorted(p.name for p in root.iterdir() if p.is_dir() and _images_in(p))
-        if not names:
-            flat = any(p.suffix.lower() in IMAGE_SUFFIXES for p in root.iterdir())
-            what = "holds images but no class folders" if flat else "holds no class folder with images"
-            raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
-        labels, self.num_classes = self._label(names)
-        self._root = root
-        self._items: list[tuple[Path, int]] = [
-            (path, labels[name]) for name in names for path in _images_in(root / name)
-        ]
+    def __init__(
+        self, items: Sequence[tuple[Blob, int]], num_classes: int | None, transform_text: str, where: str = ""
+    ) -> None:
+        if not items:
+            raise UsageError(f"'{where}' holds no image: check the path")
+        self.num_classes = num_classes
+        self.where = where
+        self._items = items
         self._transform = transform(transform_text)
-
-    @staticmethod
-    def _label(names: list[str]) -> tuple[dict[str, int], int | None]:
-        if all(re.fullmatch(r"n\d{8}", name) for name in names):
-            known = (files("timm.data") / "_info" / "imagenet_synsets.txt").read_text().split()
-            order = {synset: number for number, synset in enumerate(known)}
-            strange = [name for name in names if name not in order]
-            if strange:
-                raise UsageError(
-                    f"folder '{strange[0]}' is no ImageNet-1k synset: remove it or rename the class folders"
-                )
-            return {name: order[name] for name in names}, len(known)
-        if all(name.isdecimal() for name in names):
-            return {name: int(name) for name in names}, None  # some classes of a set whose size nobody says
-        return {name: number for number, name in enumerate(names)}, len(names)
 
     def __len__(self) -> int:
         return len(self._items)
 
+    def blob(self, row: int) -> tuple[Blob, int]:
+        return self._items[row]
+
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        chosen = [self._items[row] for row in rows]
-        images = [decode_rgb(path.read_bytes(), str(path), self._transform) for path, _ in chosen]
+        chosen = [self.blob(row) for row in rows]
+        images = [decode_rgb(blob.read(), str(blob), self._transform) for blob, _ in chosen]
         return stack_pixels(images), torch.tensor([label for _, label in chosen])
 
     def digest(self, rows: Sequence[int]) -> str:
         hasher = hashlib.sha256()
-        for path, label in (self._items[row] for row in rows):
-            hasher.update(f"{path.relative_to(self._root)}|{label}|{file_sha256(path)}\n".encode())
+        for blob, label in map(self.blob, rows):
+            hasher.update(f"{blob.name}|{label}|{hashlib.sha256(blob.read()).hexdigest()}\n".encode())
         return hasher.hexdigest()
+
+
+def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
+    """One sub-folder per class. Synset folders get their ImageNet-1k labels whatever the listing order says."""
+    if not root.is_dir():
+        raise UsageError(f"folder '{root}' does not exist: give the folder that holds one sub-folder per class")
+    blobs = in_folder(root)
+    classed = [blob for blob in blobs if "/" in blob.name]
+    if not classed:
+        if blobs and blobs[0].name.startswith("ILSVRC2012_val_"):
+            raise UsageError(
+                f"folder '{root}' holds images of ImageNet but no class folders: write --data imagenet "
+                f"--data-dir '{root.parent}' with the folder named val, then the labels are looked up"
+            )
+        what = "holds images but no class folders" if blobs else "holds no class folder with images"
+        raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
+    names = sorted({blob.name.split("/")[0] for blob in classed})
+    labels, num_classes = class_numbers(names)
+    return ImageSource([(blob, labels[blob.name.split("/")[0]]) for blob in classed], num_classes, transform_text)
 
 
 class TensorSource:
@@ -183,29 +220,3 @@ class TensorSource:
         for part in (x, y):
             hasher.update(part.cpu().contiguous().numpy().tobytes())
         return hasher.hexdigest()
-
-
-def npz_source(path: Path) -> TensorSource:
-    """An npz with `image`/`images`/`x` (uint8 NHWC or float NCHW in [0,1]) and `label`/`labels`/`y`."""
-    if not path.is_file():
-        raise UsageError(f"file '{path}' does not exist: check the path after npz:")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: np.ascontiguousarray(archive[name]) for name in archive.files}
-    except Exception as error:  # numpy, zipfile and zlib each have their own ways to fail on a broken file
-        raise UsageError(
-            f"'{path}' is not a plain npz file ({type(error).__name__}): save arrays with numpy.savez"
-        ) from error
-    x = next((arrays[name] for name in ("image", "images", "x") if name in arrays), None)
-    y = next((arrays[name] for name in ("label", "labels", "y") if name in arrays), None)
-    if x is None or y is None:
-        raise UsageError(f"'{path}' holds {', '.join(arrays) or 'nothing'}: it needs arrays named image and label")
-    if x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3:
-        x = x.transpose(0, 3, 1, 2)
-    if x.dtype not in (np.uint8, np.float32, np.float64) or y.dtype.kind not in "iu":
-        raise UsageError(
-            f"'{path}' has {x.dtype} images and {y.dtype} labels: use uint8 or float images, integer labels"
-        )
-    pixels = torch.from_numpy(np.ascontiguousarray(x))
-    pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
-    return TensorSource(pixels, torch.from_numpy(y.astype(np.int64)))

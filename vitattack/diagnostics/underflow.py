@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitattack.data import DataSet
+from vitattack.data import DataSet, asked
 from vitattack.diagnostics.gradients import GradientPanel
 from vitattack.diagnostics.rows import RowStatistics
 from vitattack.errors import UsageError, VitattackError
-from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores
+from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores, wish
 from vitattack.evaluation.controls import read_scales
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.provenance import provenance
@@ -144,10 +144,11 @@ def diagnose(
     with numerics(threads):
         if isinstance(model, str):
             victim = zoo.load(model, place, options).victim
-            samples = open_data(data, limit, folder, transform or victim.transform)
+            samples = open_data(data, limit, folder, wish(transform, victim))
+            victim = asked(victim, samples.classes)
         else:
             check_floats(model)
-            samples = open_data(data, limit, folder, transform or "none")
+            samples = open_data(data, limit, folder, wish(transform))
             victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
         if scales is not None:
             factors = torch.tensor(read_scales(Path(scales))[0], device=place)
@@ -179,7 +180,7 @@ def diagnose(
         threads=threads,
         device=place.type,
     )
-    made_with = provenance(place, job)
+    made_with = provenance(place, job, samples.protocol)
     return Diagnosis(victim.name, samples.text, len(samples), blocks, layers.ignored, panel.json(), made_with)
 
 

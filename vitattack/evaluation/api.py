@@ -17,6 +17,7 @@ from vitattack import spec
 from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration, sources
 from vitattack.attacks.transfer import source_digest
 from vitattack.data import DataSet
+from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.controls import read_scales
@@ -26,7 +27,7 @@ from vitattack.evaluation.result import Evaluation, Result
 from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
 from vitattack.models import zoo
 from vitattack.models.catalogue import Entry
-from vitattack.models.victim import check_pixels, digest, wrap
+from vitattack.models.victim import Victim, check_pixels, digest, wrap
 from vitattack.perceptual import lpips_missing
 from vitattack.rng import SampleRng
 from vitattack.threat import Threat, parse_many
@@ -104,15 +105,15 @@ def evaluate(
     with numerics(threads), open_store(out) as root:
         if isinstance(model, str):
             loaded = zoo.load(model, place, options)
-            samples = open_data(data, limit, folder, transform or loaded.victim.transform)
+            samples = open_data(data, limit, folder, wish(transform, loaded.victim))
         else:
-            samples = open_data(data, limit, folder, transform or "none")
+            samples = open_data(data, limit, folder, wish(transform))
             home = resolve_device("auto", model)
             if place.type != home.type:
                 raise UsageError(f"the model is on {home}: call .to('{place}') first, or drop the device")
             first, _ = samples.read(samples.rows[:1])
             loaded = zoo.Loaded(wrap(model, first.to(home)).to(home), None, {"source": "module"})
-        victim = loaded.victim
+        victim = data_sets.asked(loaded.victim, samples.classes)
         if samples.num_classes is not None and samples.num_classes != victim.num_classes:
             raise UsageError(
                 f"'{victim.name}' has {victim.num_classes} classes, '{samples.text}' has {samples.num_classes}: "
@@ -123,7 +124,7 @@ def evaluate(
         other = None
         if learning:
             required = any(needs_calibration(attack) for _, _, attack in jobs)
-            other = calibration_images(calibration, samples, folder, victim.transform, required=required)
+            other = calibration_images(calibration, samples, folder, wish(transform, victim), required=required)
         weights, pixels = digest(victim), samples.digest()
         results = []
         for number, (ball, text, attack) in enumerate(jobs):
@@ -218,15 +219,28 @@ def open_store(out: str | Path | None) -> Iterator[Path]:
 
 
 def check_transform(data: object, transform: str | None) -> None:
-    if transform is not None and not str(data).startswith("folder:"):
-        raise UsageError("a transform is for folder: data, others are used as they are: drop it")
+    if transform is not None and not (isinstance(data, str) and data_sets.takes_transform(data)):
+        raise UsageError(
+            "a transform is for folder: data and sets of image files, others are used as they are: drop it"
+        )
+
+
+def wish(transform: str | None, victim: Victim | None = None) -> Preprocessing:
+    """What is asked for, and what the model was made with."""
+    return Preprocessing(transform, victim.transform, victim.input_size) if victim else Preprocessing(transform)
 
 
 def open_data(
-    data: str | tuple[Tensor, Tensor] | DataSet, limit: int | None, data_dir: Path | None, transform: str
+    data: str | tuple[Tensor, Tensor] | DataSet,
+    limit: int | None,
+    data_dir: Path | None,
+    how: Preprocessing = Preprocessing(),
 ) -> DataSet:
+    """The images; where no transform is asked for, that of the data set decides, then the model's own and its size."""
     if isinstance(data, str):
-        return data_sets.load(data, limit=limit, data_dir=data_dir, transform=transform)
+        return data_sets.load(
+            data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
+        )
     samples = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)
     if limit is None:
         return samples
@@ -239,7 +253,7 @@ def calibration_images(
     given: str | tuple[Tensor, Tensor] | None,
     samples: DataSet,
     data_dir: Path | None,
-    transform: str,
+    how: Preprocessing = Preprocessing(),
     *,
     required: bool = True,
 ) -> DataSet | None:
@@ -247,12 +261,11 @@ def calibration_images(
     if given is None and samples.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
     if given is not None:
-        chosen = open_data(given, None, data_dir, transform if str(given).startswith("folder:") else "none")
+        chosen = open_data(given, None, data_dir, replace(how, given=None))
         if _overlap(chosen, samples):
             raise UsageError("calibration images are among the evaluated ones: give others, or rows of the rest")
         return chosen
-    used = set(samples.rows)
-    spare = tuple(row for row in range(len(samples.source)) if row not in used)[:128]
+    spare = samples.spare(128)
     if not spare and not required:
         return None
     if not spare:
@@ -261,8 +274,8 @@ def calibration_images(
 
 
 def _overlap(one: DataSet, two: DataSet) -> bool:
-    """Whether an image is in both: by name and row, and for small images by their pixels."""
-    if one.text.partition("[")[0] == two.text.partition("[")[0]:
+    """Whether an image is in both: by set and row, and for small images by their pixels."""
+    if one.set_name == two.set_name:
         return bool(set(one.rows) & set(two.rows))
     if max(len(one), len(two)) > 12_000 or any(d.read(d.rows[:1])[0].numel() > 3 * 64 * 64 for d in (one, two)):
         return False  # too much to read for a check; other names are other images there
@@ -275,7 +288,7 @@ def _overlap(one: DataSet, two: DataSet) -> bool:
 def expected_clean(loaded: zoo.Loaded, samples: DataSet) -> stats.Accuracy | None:
     """The clean accuracy the entry reports, where the data are the ones it reports it on."""
     entry = loaded.entry
-    if entry is None or samples.text.partition("[")[0].removesuffix("-demo") != entry.dataset:
+    if entry is None or samples.set_name.removesuffix("-demo") != entry.dataset:
         return None
     return reported_clean(entry)
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.transfer import resized
-from vitattack.data import DataSet
+from vitattack.data import DataSet, asked
 from vitattack.data.sources import Source
+from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import api
 from vitattack.models import zoo
@@ -79,18 +80,23 @@ def assemble(
 ) -> tuple[dict[str | int, Contestant], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
-    files = [text for text in texts if text not in entries() and not text.startswith(("timm:", "hf-hub:"))]
-    if not files and options != zoo.FileOptions():
+    entered = entries()
+    files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
+    trust = zoo.FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
+    if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
     loaded: dict[str | int, zoo.Loaded] = {
-        text: zoo.load(text, place, options if text in files else zoo.FileOptions()) for text in texts
+        text: zoo.load(text, place, options if text in files else trust if text in entered else zoo.FileOptions())
+        for text in texts
     }
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
-    base = api.open_data(data, limit, data_dir, transform or _common_transform(known))
+    largest = max((victim.input_size for victim in known), default=None)
+    base = api.open_data(data, limit, data_dir, Preprocessing(transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
             loaded[id(model)] = zoo.Loaded(wrap(model, image.to(place)).to(place), None, {"source": "module"})
+    loaded = {key: replace(one, victim=asked(one.victim, base.classes)) for key, one in loaded.items()}
     _check_classes([one.victim for one in loaded.values()], base)
     found: dict[str | int, Contestant] = {}
     for key, one in loaded.items():

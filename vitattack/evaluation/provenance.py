@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from vitattack.evaluation.job import Job
 PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy", "autoattack", "pyautoattack", "torchattacks")
 
 
-def provenance(device: torch.device, job: Job) -> dict[str, Any]:
+def provenance(device: torch.device, job: Job, protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Versions, machine, numerics, what went in and, in a checkout, the git state."""
     return {
         "seed": job.seed,
         "weights_sha256": job.weights,
         "data_sha256": job.pixels,
+        "protocol": dict(protocol),
         "versions": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),

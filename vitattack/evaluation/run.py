@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -102,7 +103,7 @@ def run(
             )
             watch(records, sink.total)
         note_leaks(victim, buffers, sink)
-        return finish(sink, job, device, attack.doubts(), expected_clean, model_record)
+        return finish(sink, job, device, attack.doubts(), expected_clean, model_record, data.protocol)
 
 
 def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
@@ -118,6 +119,7 @@ def finish(
     of_attack: Sequence[str],
     expected_clean: Any = None,
     model_record: dict[str, Any] | None = None,
+    protocol: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result | None:
     """The stored result of a job that has run; None while other shards of it are unfinished."""
     everything = sink.merge()
@@ -126,8 +128,10 @@ def finish(
     events = sink.events()
     told = [*of_attack, *square_helps(job.attack, everything)]
     found = Doubts(everything, events, told, expected_clean).all()
+    found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     seconds = sum(event.get("seconds", 0.0) for event in events)
-    result = Result(job, everything, seconds, found, provenance(device, job), sink.folder, sink.learned())
+    made_with = provenance(device, job, protocol)
+    result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())
     content = {
         "schema": 1,
         "key": job.key,

@@ -38,8 +38,7 @@ from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
 from vitattack.rng import SampleRng
 from vitattack.syntax import short
-from vitattack.threat import LpBall, Threat
-from vitattack.threat import parse as parse_threat
+from vitattack.threat import LpBall, Threat, parse_many
 
 # Every image makes all steps: candidates that stop at the first success on the source transfer badly.
 DEFAULT_ATTACK = "pgd(preset=s003, stop=never)"
@@ -70,7 +69,10 @@ def transfer(
     All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
     clean error stays an error. With `out` a second call goes on where the first one stopped.
     """
-    ball = parse_threat(threat) if isinstance(threat, str) else threat
+    budgets = parse_many(threat) if isinstance(threat, str) else (threat,)
+    if len(budgets) > 1:
+        raise UsageError("candidates are carried under one budget at a time: give one --threat")
+    ball = budgets[0]
     if not isinstance(ball, LpBall):
         raise UsageError(f"transfer carries changes of pixels, not {ball.kind} ones: use --threat linf:1/255 or l2:0.5")
     text = spec.canonical(attack)
@@ -90,7 +92,7 @@ def transfer(
         everyone, base = assemble([*models, *to], place, options, data, limit, folder, transform)
         rows = [everyone[key_of(model)] for model in models]
         columns = [everyone[key_of(model)] for model in to] or rows
-        other = api.calibration_images(calibration, base, folder, transform or "none") if learns(built) else None
+        other = api.calibration_images(calibration, base, folder, api.wish(transform)) if learns(built) else None
         cells: list[Cell] = []
         white_box: dict[str, Result] = {}
         for number, source in enumerate(rows):
@@ -232,7 +234,7 @@ class Row:
         if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
             doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
         expected = None if model.rescaled else api.expected_clean(model.loaded, model.data)
-        result = finish(sink, job, self.place, doubts, expected, model.loaded.record)
+        result = finish(sink, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
         assert result is not None  # there are no shards here
         return result
 

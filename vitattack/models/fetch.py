@@ -17,8 +17,6 @@ from vitattack.models.sources import Source, Weights
 from vitattack.models.watch import Watch
 from vitattack.models.weights import strip, tensors
 
-NETWORK = ("timm", "hf-hub", "github", "https", "http", "gdrive", "nextcloud")
-
 
 def state(
     weights: Weights,
@@ -57,6 +55,7 @@ def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tu
     """The checked file, and the keys its tensors are still under; None for a file whose tensors lie on top."""
     why = "offline is set" if offline else home.offline() if offline is None else None
     failed: list[str] = []
+    only_absent = True
     kept = cache.converted(weights, name)
     if kept is not None:
         return kept, None
@@ -65,9 +64,10 @@ def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tu
             return _from(source, weights, name, why is not None, unsafe)
         except VitattackError as error:
             failed.append(f"{source.text}: {error}")
-            if source != weights.sources[-1]:
+            only_absent &= isinstance(error, hub.Absent)
+            if source != weights.sources[-1] and not isinstance(error, hub.Absent):
                 watch.current().note(f"{name}: {failed[-1]}; trying the next source")
-    if why is not None and any(source.kind in NETWORK for source in weights.sources):
+    if why is not None and only_absent:
         there = ", ".join(cache.names()) or "nothing"
         raise UsageError(
             f"'{name}' is not cached and {why} forbids the network (cached: {there}): "
@@ -98,9 +98,7 @@ def _from(
             return kept, None
         if found.kind == "hf-hub":
             return _from_hub(source, found, weights, name, offline, unsafe)
-        if offline:
-            raise UsageError("the network is not to be used")
-        return _from_web(source, found, weights, name, unsafe), None
+        return _from_web(source, found, weights, name, offline, unsafe), None
 
 
 def _from_hub(
@@ -119,7 +117,7 @@ def _from_hub(
     return made, None
 
 
-def _from_web(source: Source, there: Source, weights: Weights, name: str, unsafe: bool) -> Path:
+def _from_web(source: Source, there: Source, weights: Weights, name: str, offline: bool, unsafe: bool) -> Path:
     file = home.folder("downloads") / home.plain(f"{name} {source.text}")
     called = name if there.kind in ("gdrive", "nextcloud") else there.where.split("?")[0].rpartition("/")[2]
 
@@ -128,6 +126,8 @@ def _from_web(source: Source, there: Source, weights: Weights, name: str, unsafe
 
     try:
         if not file.is_file():  # one that could run code and waits for --unsafe-pickle
+            if offline:
+                raise hub.Absent("it is not in the cache")
             part = file.with_name(file.name + ".part")
             pinned = cache.expected(weights, name)[0] is not None
             download(there.url, part, size=weights.size, pinned=pinned, progress=told)

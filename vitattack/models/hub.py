@@ -19,6 +19,11 @@ from vitattack.models import watch
 from vitattack.models.sources import Source, parse
 from vitattack.registry import did_you_mean
 
+
+class Absent(UsageError):
+    """It is not on this machine, and nobody was to be asked."""
+
+
 FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
 
 
@@ -59,6 +64,8 @@ def fetch(source: Source, *, offline: bool, revision: str | None = None) -> Path
         except LocalEntryNotFoundError as error:
             if local and not file and candidate != FILES[-1]:
                 continue
+            if offline:
+                raise Absent("it is not in the hub's cache") from error
             if lost:
                 raise UsageError(f"{lost} cannot be reached, and it is not in the hub's cache") from error
             raise UsageError(f"it is not in the hub's cache and cannot be fetched ({_reason(error)})") from error

@@ -1,0 +1,169 @@
+"""Image files, folders and archives made to hurt: one line each, nothing read outside, nothing written."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tests.data.making import encoded, put, tar, val
+from vitattack.data import load
+from vitattack.data.arrays import npz_source
+from vitattack.data.blobs import in_tar
+from vitattack.data.imagenet import from_parquet, from_place
+from vitattack.errors import UsageError
+
+
+def refused(text: str, message: str, data_dir: Path | None = None) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        data = load(text, data_dir=data_dir, model_transform="bicubic256crop224")
+        data.read(data.rows)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """A PNG that claims its size in a few bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(b"\0" * 10_000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def test_broken_and_exploding_images(tmp_path: Path) -> None:
+    noise = Image.effect_noise((64, 64), 90).convert("RGB")
+    stream = io.BytesIO()
+    noise.save(stream, "JPEG")
+    cases = {
+        "cut": (stream.getvalue()[: len(stream.getvalue()) // 2], "a.png is not a readable image .*truncated"),
+        "bomb": (huge_png(30_000, 30_000), "a.png is not a readable image .*decompression bomb"),
+        "warned": (huge_png(10_000, 10_000), "10000 x 10000 pixels are a decompression bomb"),
+        "thin": (encoded((0, 0, 0), (60_000, 1)), "60000 x 1 pixels are too long and thin"),
+        "void": (b"", "is not a readable image"),
+        "words": (b"<html>quota exceeded</html>", "is not a readable image"),
+    }
+    for name, (data, message) in cases.items():
+        put(tmp_path / name / "cat" / "a.png", data)
+        refused(f"folder:{tmp_path}/{name}", message)
+
+
+def test_an_enormous_file_is_not_read(tmp_path: Path) -> None:
+    path = put(tmp_path / "cat" / "a.png", b"")
+    with path.open("r+b") as stream:
+        stream.truncate(10**12)  # sparse
+    refused(f"folder:{tmp_path}", "1,000,000,000,000 bytes, too many for one image")
+
+
+def test_links_out_of_the_folder(tmp_path: Path) -> None:
+    secret = put(tmp_path / "secret" / "a.png")
+    inside = tmp_path / "data"
+    put(inside / "cat" / "a.png")
+    (inside / "cat" / "b.png").symlink_to("a.png")
+    assert len(load(f"folder:{inside}")) == 2
+    (tmp_path / "way").symlink_to(inside)
+    assert len(load(f"folder:{tmp_path}/way")) == 2, "the folder itself may be a link"
+    (inside / "cat" / "c.png").symlink_to(secret)
+    refused(f"folder:{inside}", "c.png' is a link out of the data folder")
+    (inside / "cat" / "c.png").unlink()
+    (inside / "dog").symlink_to(tmp_path / "secret")
+    refused(f"folder:{inside}", "dog' is a link out of the data folder")
+    (inside / "dog").unlink()
+    (inside / "dog").symlink_to(inside)
+    refused(f"folder:{inside}", "dog' is a link to a folder")
+    (inside / "dog").unlink()
+    (inside / "cat" / "d.png").symlink_to("d.png")
+    refused(f"folder:{inside}", "d.png' is a link to nothing")
+
+
+def test_tars_that_lead_out_or_lie(tmp_path: Path) -> None:
+    good = (val(1), encoded((1, 1, 1), form="JPEG"))
+    for number, name in enumerate(("../../a.JPEG", "/etc/a.JPEG", "x/../../a.JPEG", "..\\a.JPEG")):
+        root = tmp_path / str(number)
+        tar(root / "ILSVRC2012_img_val.tar", [good, (name, b"x")])
+        refused("imagenet[:1]", "a name that leads out of it: do not use it", root)
+    assert not list(tmp_path.rglob("*.JPEG"))
+    links = tmp_path / "links.tar"
+    with tarfile.open(links, "w:") as archive:
+        info = tarfile.TarInfo(val(2))
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(UsageError, match="which is no plain file"):
+        in_tar(links)
+    with pytest.raises(UsageError, match="twice: fetch it again"):
+        in_tar(tar(tmp_path / "double.tar", [good, good]))
+    with pytest.raises(UsageError, match="is compressed, .*: unpack it"):
+        in_tar(tar(tmp_path / "packed.tar", [good], "w:gz"))
+    with pytest.raises(UsageError, match="holds no image"):
+        in_tar(tar(tmp_path / "bare.tar", [("words.txt", b"x")]))
+    words = tmp_path / "words.tar"
+    words.write_bytes(b"<html>" * 1000)
+    with pytest.raises(UsageError, match="not a readable tar file"):
+        in_tar(words)
+
+
+def test_a_tar_that_ends_early(tmp_path: Path) -> None:
+    path = tar(tmp_path / "ILSVRC2012_img_val.tar", [(val(1), encoded((1, 1, 1), form="JPEG"))])
+    path.write_bytes(path.read_bytes()[:700])
+    refused("imagenet[:1]", "cut off, fetch it again|not a readable tar", tmp_path)
+
+
+def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    tar(tmp_path / "ILSVRC2012_img_val.tar", [("a\x1b[2J\nb.JPEG", b"x")])
+    with pytest.raises(UsageError) as caught:
+        load("imagenet[:1]", data_dir=tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """A few bytes changed, lost, or the end cut off."""
+    worn = bytearray(data)
+    for _ in range(rng.choice((1, 2, 8))):
+        at = rng.randrange(len(worn))
+        worn[at] = rng.choice((0, 255, rng.randrange(256)))
+    cut = rng.randrange(1, len(worn))
+    return bytes(worn[:cut]) if rng.random() < 0.2 else bytes(worn)
+
+
+def test_damaged_files_give_images_or_one_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", image=np.zeros((3, 4, 4, 3), np.uint8), label=np.arange(3))
+    np.savez_compressed(tmp_path / "packed.npz", image=np.zeros((3, 4, 4, 3), np.uint8), label=np.arange(3))
+    jpeg = encoded((1, 1, 1), (20, 20), "JPEG")
+    tar(tmp_path / "a.tar", [(val(1), jpeg), (val(2), jpeg)])
+    cell = {"bytes": jpeg, "path": f"{val(1)}"}
+    pq.write_table(pa.table({"image": [cell], "label": [65]}), tmp_path / "a.parquet")
+    target = tmp_path / "target"
+
+    def use_tar() -> None:
+        source = from_place(target, "resize8x8")
+        source.read(source.present)
+
+    def use_parquet() -> None:
+        source = from_parquet([target], "resize8x8")
+        source.read(source.present)
+
+    def use_npz() -> None:
+        source = npz_source(target)
+        source.read(range(min(3, len(source))))
+
+    rng = random.Random(0)
+    for name, use in (("a.tar", use_tar), ("a.parquet", use_parquet), ("plain.npz", use_npz), ("packed.npz", use_npz)):
+        content, refusals = (tmp_path / name).read_bytes(), 0
+        for _ in range(60):
+            target.write_bytes(damaged(content, rng))
+            try:
+                use()
+            except UsageError as error:
+                refusals += 1
+                assert str(error).isprintable()
+        assert refusals > 5
