@@ -62,6 +62,11 @@ def build(text: str, threat: Threat) -> Attack:
     return attack
 
 
+def part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
+    """Any object whose kind is in `KINDS`, such as an objective of training, with its canonical text."""
+    return _Resolver(text, threat).named(parse(text), kind)
+
+
 def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
     text, node = (attack, parse(attack)) if isinstance(attack, str) else ("attack", attack)
