@@ -14,7 +14,8 @@ checkpoint. The loop calls the hooks in the order of the recipe:
             restore(run)                         the optimiser has stepped: AWP comes back
             after_step(run)                      the weights are final: EMA
         after_epoch(run) -> numbers for the log
-    exported(run) -> module or None              what is probed and exported in place of the trained model: EMA
+    averaged(run) -> view or None                what is probed and exported in place of the trained view: EMA
+    plain(view) -> Victim                        a view without what `wrap` added, equal in its logits: AAS-AT folds
 """
 
 from __future__ import annotations
@@ -88,8 +89,13 @@ class Hook:
     def after_epoch(self, run: Run) -> Mapping[str, float]:
         return {}
 
-    def exported(self, run: Run) -> nn.Module | None:
+    def averaged(self, run: Run) -> nn.Module | None:
+        """A copy of `run.victim` with other weights; the first hook that has one decides."""
         return None
+
+    def plain(self, view: nn.Module) -> nn.Module:
+        """What `wrap` added, taken off again and worked into the weights; called in the reverse order of `wrap`."""
+        return view
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values only."""
