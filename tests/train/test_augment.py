@@ -40,7 +40,7 @@ def test_every_augmentation_repeats_itself_and_stays_in_range(name: str) -> None
         assert not torch.equal(one, other)
         assert one.shape == x.shape and len(labels) == 12
         if one.is_floating_point():
-            assert 0 <= float(one.min()) and float(one.max()) <= 1
+            assert float(one.min()) >= 0 and float(one.max()) <= 1
 
 
 @pytest.mark.parametrize("augment", [Crop(), Flip(), ResizedCrop(), Rotation(10), Jitter(), Erasing(share=1)])

@@ -44,7 +44,12 @@ class MixUp:
         if int(y.max()) >= self.classes:
             raise UsageError(f"mixup(classes={self.classes}) was given class {int(y.max())}: correct it")
         mix = TimmMixup(
-            self.mixup, self.cutmix, prob=self.share, switch_prob=self.switch, label_smoothing=0, num_classes=self.classes
+            self.mixup,
+            self.cutmix,
+            prob=self.share,
+            switch_prob=self.switch,
+            label_smoothing=0,
+            num_classes=self.classes,
         )
         # One draw for all processes: the seed must not depend on which rows are here.
         with seeded(replace(rng.child("mixup"), index=())):

@@ -43,7 +43,9 @@ def groups(model: nn.Module, lr: float, decay: float, layers: float = 1.0) -> li
     """
     exempt = list(getattr(model, "no_weight_decay", lambda: ())())
     if layers < 1:
-        found: list[dict[str, Any]] = param_groups_layer_decay(model, decay, no_weight_decay_list=exempt, layer_decay=layers)
+        found: list[dict[str, Any]] = param_groups_layer_decay(
+            model, decay, no_weight_decay_list=exempt, layer_decay=layers
+        )
     else:
         found = param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
     if not found:
