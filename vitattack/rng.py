@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -26,12 +27,12 @@ class SampleRng:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, rows: Tensor) -> SampleRng:
+    def __getitem__(self, rows: Tensor) -> Self:
         """The streams of some rows, by a boolean mask or by positions."""
         positions = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         return replace(self, index=tuple(self.index[i] for i in positions.tolist()))
 
-    def child(self, name: str, restart: int = 0) -> SampleRng:
+    def child(self, name: str, restart: int = 0) -> Self:
         return replace(self, path=f"{self.path}/{name}.{restart}")
 
     def uniform(self, like: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -67,7 +67,9 @@ class ArraySource:
             if images is None:
                 images = torch.empty((len(rows), *pixels.shape[1:]), dtype=pixels.dtype)
             elif images.shape[1:] != pixels.shape[1:] or images.dtype != pixels.dtype:
-                raise UsageError(f"the parts hold {images.dtype} and {pixels.dtype} images of other shapes: use equal ones")
+                raise UsageError(
+                    f"the parts hold {images.dtype} and {pixels.dtype} images of other shapes: use equal ones"
+                )
             images[where] = pixels
             labels[where] = torch.from_numpy(y[at].astype(np.int64))
         if images is None:

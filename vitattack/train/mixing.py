@@ -43,7 +43,7 @@ class MixUp:
             raise UsageError(f"mixup pairs images and was given {len(x)}: use an even batch size")
         if int(y.max()) >= self.classes:
             raise UsageError(f"mixup(classes={self.classes}) was given class {int(y.max())}: correct it")
-        mix = TimmMixup(
+        mix = TimmMixup(  # type: ignore[no-untyped-call]
             self.mixup,
             self.cutmix,
             prob=self.share,

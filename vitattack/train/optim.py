@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from timm.optim import Lion as TimmLion
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from timm.optim import (  # type: ignore[attr-defined]
+    param_groups_layer_decay,
+    param_groups_weight_decay,
+)
+from timm.optim.lion import Lion as TimmLion
 from torch import nn
 
 from vitattack.errors import UsageError
