@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -86,3 +88,20 @@ class Stream(Protocol):
 def as_float(x: Tensor) -> Tensor:
     """Pixels in [0,1]; bytes are divided by 255."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def batches(stream: Stream, epoch: int, first: int, shard: Shard, workers: int) -> Iterator[Batch]:
+    """The batches of an epoch from step `first` on, made ahead of time by `workers` threads."""
+    steps = range(first, stream.steps)
+    if workers == 0:
+        for step in steps:
+            yield stream.batch(epoch, step, shard)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[Batch]] = deque()
+        for step in steps:
+            waiting.append(pool.submit(stream.batch, epoch, step, shard))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -3,8 +3,8 @@
 A hook is a small object made from its text once per run. It keeps what it learns in `state_dict`, which is part of every
 checkpoint. The loop calls the hooks in the order of the recipe:
 
-    start(run)                                   once, before a checkpoint is read
     wrap(victim) -> view                         what is trained and attacked: AAS-AT puts its scales here
+    start(run)                                   once, before a checkpoint is read
     for each epoch:
         objective(objective, run) -> objective   eps warm-up, ARD
         before_epoch(run)                        AAS-AT events
@@ -16,20 +16,26 @@ checkpoint. The loop calls the hooks in the order of the recipe:
         after_epoch(run) -> numbers for the log
     averaged(run) -> view or None                what is probed and exported in place of the trained view: EMA
     plain(view) -> Victim                        a view without what `wrap` added, equal in its logits: AAS-AT folds
+                                                 (into a copy: training goes on with the view)
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from vitattack.errors import UsageError
+from vitattack.models.victim import Victim, frozen
 from vitattack.registry import Registry
-from vitattack.train.batches import Batch, BatchRng
+from vitattack.train.batches import Batch
 from vitattack.train.objectives import Objective
+from vitattack.train.team import ALONE, Team
 
 
 class Drawn(NamedTuple):
@@ -40,29 +46,27 @@ class Drawn(NamedTuple):
     y: Tensor
 
 
+def _no_batches(count: int) -> list[Batch]:
+    raise AssertionError("the run has no data")
+
+
 @dataclass
 class Run:
-    """What the loop shares with its hooks. `step` counts optimiser steps from the start of the run."""
+    """What the loop shares with its hooks. `step` counts the optimiser steps that were made before the present one."""
 
-    victim: nn.Module  # the view that is trained and attacked; ends in `plain`
-    plain: nn.Module  # the Victim: normalisation and model
+    victim: nn.Module  # the view that is trained and attacked
+    plain: Victim  # the victim inside it: normalisation and model
     optimiser: torch.optim.Optimizer
-    device: torch.device
+    eps: float  # the final budget
     seed: int
     epochs: int
     steps: int  # per epoch
     epoch: int = 0
     step: int = 0
-    objective: Any = None
-    numbers: dict[str, float] = field(default_factory=dict)  # what hooks want logged with this epoch
-    batches: Callable[[int], list[Batch]] | None = None  # the first N batches of this epoch, floats on the device
-    rng: BatchRng | None = None  # of the present batch
-
-    @property
-    def model(self) -> nn.Module:
-        """The model alone, without normalisation: its state is what is exported."""
-        model: nn.Module = self.plain.model  # type: ignore[assignment]
-        return model
+    team: Team = ALONE
+    objective: Objective | None = None  # of this epoch
+    numbers: dict[str, float] = field(default_factory=dict)  # logged with this epoch
+    batches: Callable[[int], list[Batch]] = _no_batches  # the first N of this epoch, whole, floats on the device
 
 
 class Hook:
@@ -105,3 +109,127 @@ class Hook:
 
 
 HOOKS: Registry[Callable[..., Hook]] = Registry("hook", entry_point_group="vitattack.hooks")
+HOOKS.add("awp", "vitattack.train.awp:Awp")
+
+
+@HOOKS.register("ema")
+@dataclass
+class Ema(Hook):
+    """A running mean of the weights, probed and exported in their place.
+
+    The mean is a plain copy for the first `warmup` share of all steps; t steps later its decay is the smaller of
+    `decay` and (1 + t) / (10 + t). Buffers are copied.
+    """
+
+    decay: float = 0.995
+    warmup: float = 0.025
+    _mean: nn.Module | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.decay < 1 and 0 <= self.warmup < 1):
+            raise UsageError("ema takes a decay and a warmup share, both from 0 to below 1: ema(0.995)")
+
+    def start(self, run: Run) -> None:
+        self._mean = copy.deepcopy(run.victim).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def after_step(self, run: Run) -> None:
+        assert self._mean is not None
+        since = run.step - int(self.warmup * run.epochs * run.steps)
+        decay = min(self.decay, (1 + since) / (10 + since)) if since >= 0 else 0.0
+        for mean, value in zip(self._mean.parameters(), run.victim.parameters(), strict=True):
+            mean.lerp_(value, 1 - decay)
+        for mean, value in zip(self._mean.buffers(), run.victim.buffers(), strict=True):
+            mean.copy_(value)
+
+    def averaged(self, run: Run) -> nn.Module | None:
+        return self._mean
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self._mean is not None
+        return dict(self._mean.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        assert self._mean is not None
+        self._mean.load_state_dict(state)
+
+
+@HOOKS.register("eps_warmup")
+@dataclass
+class EpsWarmup(Hook):
+    """The budget grows from zero over the first epochs, steps keep their length (Debenedetti et al., SaTML 2023).
+
+    Epoch e < `epochs` has eps * (e - zero) / epochs, and none in the first `zero` epochs; `sine` bends the line.
+    """
+
+    epochs: int = 10
+    zero: int = 0
+    shape: Literal["linear", "sine"] = "linear"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or not 0 <= self.zero < self.epochs:
+            raise UsageError("eps_warmup takes at least 1 epoch, and fewer epochs at zero than that: eps_warmup(10)")
+
+    def eps(self, final: float, epoch: int) -> float:
+        if epoch >= self.epochs:
+            return final
+        share = max(0, epoch - self.zero) / self.epochs
+        return final * (share if self.shape == "linear" else math.sin(math.pi / 2 * share))
+
+    def objective(self, objective: Objective, run: Run) -> Objective:
+        run.numbers["eps"] = eps = self.eps(run.eps, run.epoch)
+        return objective if eps == run.eps else objective.limited(eps)
+
+
+@HOOKS.register("grad_clip")
+@dataclass
+class GradClip(Hook):
+    """Gradients longer than `norm` are cut to it; the norms before that are logged."""
+
+    norm: float = 1.0
+    _seen: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.norm) and self.norm > 0):
+            raise UsageError("grad_clip takes a positive norm: grad_clip(1.0)")
+
+    def before_step(self, run: Run) -> None:
+        norm = float(nn.utils.clip_grad_norm_(run.victim.parameters(), self.norm))
+        seen = self._seen
+        self._seen = {
+            "count": seen.get("count", 0) + 1,
+            "sum": seen.get("sum", 0.0) + norm,
+            "max": max(seen.get("max", 0.0), norm),
+        }
+
+    def after_epoch(self, run: Run) -> Mapping[str, float]:
+        seen, self._seen = self._seen, {}
+        if not seen:
+            return {}
+        return {"grad_norm": seen["sum"] / seen["count"], "grad_norm_max": seen["max"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._seen)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seen = dict(state)
+
+
+@HOOKS.register("logit_scale_log")
+@dataclass
+class LogitScaleLog(Hook):
+    """Logs how large the logits of the next batch are: deviation, largest, and median gap of the top two.
+
+    Adversarial training lowers all three; a model that hides its gradients behind its softmax raises them.
+    """
+
+    def after_epoch(self, run: Run) -> Mapping[str, float]:
+        x = run.batches(1)[0].x
+        with frozen(run.victim), torch.no_grad():
+            logits = run.victim(x)
+        top = logits.topk(2, dim=1).values
+        return {
+            "logit_std": float(logits.std()),
+            "logit_max": float(logits.abs().max()),
+            "logit_gap": float((top[:, 0] - top[:, 1]).median()),
+        }

@@ -23,7 +23,8 @@ class Recipe:
     arch: str = "small:tiny_vit_32"
     arch_kwargs: Mapping[str, Any] = field(default_factory=dict)
     normalize: str = "cifar10"
-    init: str | None = None  # a zoo id, timm:ARCH.TAG, or a file
+    init: str | None = None  # a zoo id, timm:ARCH.TAG, or a file; a classifier of other classes starts anew
+    init_adapter: tuple[str, ...] = ()  # such as vit-patch, for other patch and image sizes
 
     data: str = "cifar10-train"
     validation: int = 1000  # rows held out of `data`, drawn with the seed
@@ -42,3 +43,5 @@ class Recipe:
     accumulate: int = 1  # pieces a batch is cut into: equal results, less memory
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
+    export: Literal["fp32", "fp16"] = "fp32"
+    probe: int = 256  # of the held-out images are attacked after every epoch

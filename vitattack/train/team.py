@@ -1,0 +1,80 @@
+"""The processes of a run: who this one is, where it computes, and how they agree. Accelerate starts and finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitattack.errors import UsageError
+from vitattack.train.batches import Shard
+
+
+@dataclass(frozen=True)
+class Team:
+    """One process among `world`, on its device."""
+
+    shard: Shard
+    device: torch.device
+    _state: Any = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.shard.rank == 0
+
+    def mean_(self, tensors: Sequence[Tensor]) -> None:
+        """Averages tensors over the processes, in place and in one message.
+
+        Done once per optimiser step instead of by a wrapper around the model: objectives ask the model several times
+        before they look back, and hooks want the gradients between the sum and the step.
+        """
+        if self.shard.world == 1 or not tensors:
+            return
+        from accelerate.utils import reduce
+
+        flat: Any = reduce(torch.cat([t.detach().reshape(-1).float() for t in tensors]), reduction="mean")
+        at = 0
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
+                at += tensor.numel()
+
+    def total(self, counts: Sequence[float]) -> list[float]:
+        """Sums numbers over the processes."""
+        if self.shard.world == 1:
+            return list(counts)
+        from accelerate.utils import reduce
+
+        values = torch.tensor(counts, dtype=torch.float64 if self.device.type != "mps" else torch.float32)
+        summed: Any = reduce(values.to(self.device), reduction="sum")
+        return [float(v) for v in summed]
+
+    def wait(self) -> None:
+        if self._state is not None:
+            self._state.wait_for_everyone()
+
+    def leave(self) -> None:
+        """Says goodbye to the others; nothing can be shared afterwards."""
+        if self._state is not None and self.shard.world > 1:
+            self._state.destroy_process_group()
+
+
+def team(device: str = "auto") -> Team:
+    """This process as `torchrun` or `accelerate launch` started it, or alone."""
+    try:
+        from accelerate import PartialState
+    except ImportError as error:
+        raise UsageError("training needs accelerate: pip install 'vitattack[train]'") from error
+    from vitattack.evaluation.api import resolve_device
+
+    asked = None if device == "auto" else resolve_device(device)
+    state = PartialState(cpu=asked is not None and asked.type == "cpu")
+    place = state.device if asked is None or state.num_processes > 1 else asked
+    return Team(Shard(state.process_index, state.num_processes), place, state)
+
+
+ALONE = Team(Shard(), torch.device("cpu"))
