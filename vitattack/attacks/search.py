@@ -50,7 +50,8 @@ class Search(Protocol):
     ) -> list[Candidate]: ...
 
 
-def _shape(layers: AttentionMap, per: Per) -> tuple[int, ...]:
+def shape_of(layers: AttentionMap, per: Per) -> tuple[int, ...]:
+    """Of the scales of a model."""
     return (len(layers),) if per == "layer" else (len(layers), max(layer.heads for layer in layers.layers))
 
 
@@ -86,7 +87,8 @@ class Uniform:
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
     ) -> list[Candidate]:
         return [
-            Candidate(_only(torch.full(_shape(layers, self.per), v, device=x.device), self.blocks)) for v in self.values
+            Candidate(_only(torch.full(shape_of(layers, self.per), v, device=x.device), self.blocks))
+            for v in self.values
         ]
 
 
@@ -155,7 +157,7 @@ class Climb:
     def __call__(
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
     ) -> list[Candidate]:
-        count, *heads = _shape(layers, self.per)
+        count, *heads = shape_of(layers, self.per)
         ones = torch.ones((count + self.include_logits, *heads), device=x.device)
         here = (ones, ones * self.init_scale, self.lower * ones, self.upper * ones)
         with frozen(victim):
@@ -203,7 +205,9 @@ class Climb:
                 if here is None:
                     with torch.no_grad():
                         here = self._look(victim, layers, names, images, reference)
-                grad, distance = self._gradient(victim, layers, names, images, labels, base, offset, here, (lower, upper))
+                grad, distance = self._gradient(
+                    victim, layers, names, images, labels, base, offset, here, (lower, upper)
+                )
                 distances.append(distance)
                 sizes.append(float(grad.abs().mean()))
                 offset, moments = self._move(offset, grad, moments)
