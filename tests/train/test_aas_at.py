@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from vitattack.models.small import SMALL
 from vitattack.models.victim import Victim
 from vitattack.rng import SampleRng
 from vitattack.threat import parse
-from vitattack.train import parts as _  # noqa: F401  - makes the words of recipes known
+from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.aas_at import AasAt, LearnedScales, Scaled
 from vitattack.train.batches import Batch
 from vitattack.train.hooks import Hook, Run
@@ -68,7 +69,7 @@ def test_events_fire_after_every_period_and_the_scales_stay() -> None:
 def test_robust_events_keep_to_their_bounds() -> None:
     hook = AasAt(every=1, batches=2, steps=10, floor=0.2, most=1.5, drop=1.0)
     _, seen = trained(hook, 8)
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in itertools.pairwise(seen):
         assert float((after / before).log().abs().max()) <= 0.4055 + 1e-4  # ln 1.5
         assert float(after.min()) >= 0.2 - 1e-6 and float(after.max()) <= 1.0
     assert float(seen[-1].min()) < 1 / 1.5  # more than one step down

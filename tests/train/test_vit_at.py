@@ -13,7 +13,7 @@ from vitattack.errors import UsageError
 from vitattack.models.small import SMALL
 from vitattack.models.victim import Victim
 from vitattack.threat import parse
-from vitattack.train import parts as _  # noqa: F401
+from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.batches import Shard, batch_rng
 from vitattack.train.objectives import Objective
 from vitattack.train.vit_at import Ard, Prm, gated, patch_mask
