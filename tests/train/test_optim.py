@@ -47,8 +47,9 @@ def test_adamw_and_sgd_by_hand() -> None:
 
 
 def test_vectors_and_exempt_tensors_do_not_decay() -> None:
-    model = tiny_vit().model
-    decays = {id(p): g["weight_decay"] for g in groups(model, 1e-3, 0.1) for p in g["params"]}
+    victim = tiny_vit()
+    model = victim.model
+    decays = {id(p): g["weight_decay"] for g in groups(victim, 1e-3, 0.1) for p in g["params"]}
     for name, parameter in model.named_parameters():
         free = parameter.ndim <= 1 or name == "pos_embed"
         assert decays[id(parameter)] == (0.0 if free else 0.1), name

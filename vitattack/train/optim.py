@@ -20,6 +20,7 @@ from timm.optim.lion import Lion as TimmLion
 from torch import nn
 
 from vitattack.errors import UsageError
+from vitattack.models.victim import Victim
 from vitattack.registry import Registry
 
 
@@ -44,6 +45,7 @@ def groups(model: nn.Module, lr: float, decay: float, layers: float = 1.0) -> li
 
     With `layers` < 1 layer l of L learns at layers ** (L - l) times the rate of the head (BEiT, 2021).
     """
+    model = model.model if isinstance(model, Victim) else model  # whose layers timm knows
     exempt = list(getattr(model, "no_weight_decay", lambda: ())())
     if layers < 1:
         found: list[dict[str, Any]] = param_groups_layer_decay(
