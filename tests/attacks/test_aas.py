@@ -96,11 +96,11 @@ def test_the_gradient_of_the_scales_is_the_slope_of_the_distance(toy: Victim) ->
     search = Climb(tap="attention")
     names = [layer.name for layer in layers.layers]
     base, offset = torch.ones(2, dtype=torch.float64), torch.tensor([-0.4, -0.7], dtype=torch.float64)
-    here = search._look(toy, layers, names, x, base)
-    grad, _ = search._gradient(toy, layers, names, x, y, base, offset, here)
+    here, bounds = search._look(toy, layers, names, x, base), (1e-3 * base, base)
+    grad, _ = search._gradient(toy, layers, names, x, y, base, offset, here, bounds)
 
     def distance(at: Tensor) -> float:
-        return search._gradient(toy, layers, names, x, y, base, at, here)[1]
+        return search._gradient(toy, layers, names, x, y, base, at, here, bounds)[1]
 
     for i in range(2):
         step = torch.zeros(2, dtype=torch.float64).index_fill(0, torch.tensor(i), 1e-5)

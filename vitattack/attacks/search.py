@@ -26,6 +26,7 @@ from vitattack.rng import SampleRng
 Objective = Literal["unit", "lpips", "ce", "margin", "gama"]
 Per = Literal["layer", "head"]
 Look = tuple[list[Tensor], Tensor]  # block features and logits
+Bounds = tuple[Tensor, Tensor]  # the least and the largest scale of every layer
 
 
 class Candidate(NamedTuple):
@@ -49,7 +50,8 @@ class Search(Protocol):
     ) -> list[Candidate]: ...
 
 
-def _shape(layers: AttentionMap, per: Per) -> tuple[int, ...]:
+def shape_of(layers: AttentionMap, per: Per) -> tuple[int, ...]:
+    """Of the scales of a model."""
     return (len(layers),) if per == "layer" else (len(layers), max(layer.heads for layer in layers.layers))
 
 
@@ -85,7 +87,8 @@ class Uniform:
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
     ) -> list[Candidate]:
         return [
-            Candidate(_only(torch.full(_shape(layers, self.per), v, device=x.device), self.blocks)) for v in self.values
+            Candidate(_only(torch.full(shape_of(layers, self.per), v, device=x.device), self.blocks))
+            for v in self.values
         ]
 
 
@@ -154,43 +157,73 @@ class Climb:
     def __call__(
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
     ) -> list[Candidate]:
-        with frozen(victim):
-            return [self._restart(victim, layers, x, y, rng.child("search", r)) for r in range(self.restarts)]
-
-    def _restart(self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, rng: SampleRng) -> Candidate:
-        names = taps(layers, self.tap)
-        count, *heads = _shape(layers, self.per)
+        count, *heads = shape_of(layers, self.per)
         ones = torch.ones((count + self.include_logits, *heads), device=x.device)
-        current = ones * self.init_scale
-        offset = self._draw(ones, rng.child("batch", 0))
+        here = (ones, ones * self.init_scale, self.lower * ones, self.upper * ones)
+        with frozen(victim):
+            return [self._restart(victim, layers, x, y, rng.child("search", r), *here) for r in range(self.restarts)]
+
+    def near(
+        self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, start: Tensor, most: float, *, rng: SampleRng
+    ) -> Candidate:
+        """One climb from the scales a model has, whose features are the reference, by at most a factor `most` each."""
+        if not math.isfinite(most):
+            bounds = (self.lower * torch.ones_like(start), self.upper * torch.ones_like(start))
+        else:
+            bounds = ((start / most).clamp(min=self.lower), (start * most).clamp(max=self.upper))
+        with frozen(victim):
+            return self._restart(victim, layers, x, y, rng.child("search", 0), start, start, *bounds)
+
+    def _restart(
+        self,
+        victim: Victim,
+        layers: AttentionMap,
+        x: Tensor,
+        y: Tensor,
+        rng: SampleRng,
+        origin: Tensor,
+        start: Tensor,
+        lower: Tensor,
+        upper: Tensor,
+    ) -> Candidate:
+        """From `start`, within bounds; `origin` are the scales of the model as it is."""
+        names = taps(layers, self.tap)
+        ones = torch.ones_like(origin)
+        current, free = start, origin is start
+        offset = self._draw(start, upper, free, rng.child("batch", 0))
         moments: tuple[Tensor, Tensor, int] = (torch.zeros_like(ones), torch.zeros_like(ones), 0)
         distances: list[float] = []
         sizes: list[float] = []
         for number, (images, labels) in enumerate(self._cut(x, y)):
             if self.redraw and number:
-                offset = self._draw(ones, rng.child("batch", number))
+                offset = self._draw(current, upper, free, rng.child("batch", number))
                 moments = (torch.zeros_like(ones), torch.zeros_like(ones), 0)
-            base = current if self.redraw else ones * self.init_scale
+            base = current if self.redraw else start
             here: Look | None = None
             for _ in range(self.steps):
-                reference = ones if self.reference == "original" else base
+                reference = origin if self.reference == "original" else base
                 if here is None:
                     with torch.no_grad():
                         here = self._look(victim, layers, names, images, reference)
-                grad, distance = self._gradient(victim, layers, names, images, labels, base, offset, here)
+                grad, distance = self._gradient(
+                    victim, layers, names, images, labels, base, offset, here, (lower, upper)
+                )
                 distances.append(distance)
                 sizes.append(float(grad.abs().mean()))
                 offset, moments = self._move(offset, grad, moments)
-                offset = self._clip(base, offset)
+                offset = self._clip(base, offset, (lower, upper))
                 if self.update == "inner":
-                    base = current = self._scales(base, offset)
+                    base = current = self._scales(base, offset, (lower, upper))
                     offset, here = torch.zeros_like(offset), here if self.reference == "original" else None
-            current = self._scales(base, offset)
+            current = self._scales(base, offset, (lower, upper))
         return Candidate(_only(current, self.blocks), tuple(distances), sum(sizes) / max(1, len(sizes)))
 
-    def _draw(self, like: Tensor, rng: SampleRng) -> Tensor:
-        noise = rng.normal(like[None])[0] * self.spread
-        return -noise.abs() if self.space == "log" else noise
+    def _draw(self, start: Tensor, upper: Tensor, free: bool, rng: SampleRng) -> Tensor:
+        """Downwards in log space, but for a walk that goes on (`free`) and has room above it."""
+        noise = rng.normal(start[None])[0] * self.spread
+        if self.space == "linear":
+            return noise
+        return torch.where((start * noise.exp() <= upper) & free, noise, -noise.abs())
 
     def _cut(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """`batches` batches of at most `batch` images, over again where there are fewer."""
@@ -199,16 +232,14 @@ class Climb:
             rows = torch.arange(number * size, (number + 1) * size) % len(x)
             yield x[rows], y[rows]
 
-    def _scales(self, base: Tensor, offset: Tensor) -> Tensor:
-        if self.space == "log":
-            return (base.log() + offset).exp().clamp(self.lower, self.upper)
-        return (base + offset).clamp(self.lower, self.upper)
+    def _scales(self, base: Tensor, offset: Tensor, bounds: Bounds) -> Tensor:
+        return ((base.log() + offset).exp() if self.space == "log" else base + offset).clamp(*bounds)
 
-    def _clip(self, base: Tensor, offset: Tensor) -> Tensor:
+    def _clip(self, base: Tensor, offset: Tensor, bounds: Bounds) -> Tensor:
         """In log space the state itself stays in range; Algorithm 1 lets its state run and clamps what is used."""
         if self.space == "linear":
             return offset
-        return offset.clamp(math.log(self.lower) - base.log(), math.log(self.upper) - base.log())
+        return offset.clamp(bounds[0].log() - base.log(), bounds[1].log() - base.log())
 
     def _gradient(
         self,
@@ -220,12 +251,13 @@ class Climb:
         base: Tensor,
         offset: Tensor,
         here: Look,
+        bounds: Bounds,
     ) -> tuple[Tensor, float]:
         """d distance / d offset, by default with a clamp that lets gradients through, and the distance."""
         root = base.detach().clone().requires_grad_() if self.total_derivative else base
         leaf = offset.detach().clone().requires_grad_()
         with torch.enable_grad():
-            inner = self._scales(root, leaf)
+            inner = self._scales(root, leaf, bounds)
             if not self.through_clamp and not self.total_derivative:
                 free = (root.log() + leaf).exp() if self.space == "log" else root + leaf
                 inner = free + (inner - free).detach()

@@ -32,6 +32,7 @@ class Target:
 
 Adapter = Callable[[State, Target], State]
 ADAPTERS: Registry[Adapter] = Registry("adapter")
+ADAPTERS.add("attention-scales", "vitattack.models.scaling:attention_scales")
 
 
 def adapt(state: Mapping[str, Tensor], target: Target, names: Sequence[str]) -> State:

@@ -109,7 +109,14 @@ class Hook:
 
 
 HOOKS: Registry[Callable[..., Hook]] = Registry("hook", entry_point_group="vitattack.hooks")
-HOOKS.add("awp", "vitattack.train.awp:Awp")
+for _name, _target in (
+    ("awp", "awp:Awp"),
+    ("aas_at", "aas_at:AasAt"),
+    ("learned_scales", "aas_at:LearnedScales"),
+    ("ard", "vit_at:Ard"),
+    ("prm", "vit_at:Prm"),
+):
+    HOOKS.add(_name, f"vitattack.train.{_target}")
 
 
 @HOOKS.register("ema")

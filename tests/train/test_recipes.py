@@ -1,0 +1,63 @@
+"""The shipped recipes: every one is read, built part by part, and says where it comes from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitattack.data.catalogue import CATALOGUE
+from vitattack.models.architectures import build
+from vitattack.models.catalogue import entries
+from vitattack.train.optim import Lion
+from vitattack.train.parts import canonical, parts
+from vitattack.train.recipe import Recipe, load, shipped
+
+NAMES = sorted(shipped())
+FULL = [name for name in NAMES if not name.endswith("-tiny")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_part_of_a_recipe_is_known(name: str) -> None:
+    recipe = load(name)
+    found = parts(recipe)
+    assert canonical(canonical(recipe)) == canonical(recipe)
+    assert len(found.hooks) == len(recipe.hooks) and recipe.summary and recipe.cost
+    assert recipe.init is None or recipe.init.startswith("timm:") or recipe.init in entries()
+    head = recipe.data.partition(":")[0]
+    assert head in CATALOGUE or head == "folder"
+    assert recipe.synthetic is None or recipe.synthetic in CATALOGUE or recipe.synthetic.startswith("npz:")
+    assert (recipe.synthetic is None) == (recipe.share == 0)
+    with torch.device("meta"):
+        build(recipe.arch, {"num_classes": 10, **recipe.arch_kwargs})
+    for row in recipe.published:
+        assert {"metric", "value", "source"} <= set(row) and 0 < row["value"] < 100
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_every_recipe_has_a_tiny_one(name: str) -> None:
+    assert f"{name}-tiny" in NAMES
+    tiny = load(f"{name}-tiny")
+    assert type(parts(tiny).objective) is type(parts(load(name)).objective)
+    assert tiny.published == () and tiny.epochs <= 20
+
+
+def published(name: str, attack: str | None) -> float:
+    recipe: Recipe = load(name)
+    return next(row["value"] for row in recipe.published if row.get("attack") == attack)
+
+
+def test_recipes_say_what_the_papers_say() -> None:
+    assert published("aas-at", "autoattack") == 57.34 and published("trades", "autoattack") == 54.03
+    assert published("light", "autoattack") == 41.78 and published("light", None) == 72.34
+    edm = load("vit-b2-edm")
+    made = parts(edm)
+    assert (edm.batch_size, edm.epochs, edm.share) == (1024, 2000, 0.8)
+    assert made.optimiser == Lion(lr=1e-4, decay=0.5)
+    assert (made.objective.beta, made.objective.smoothing) == (3, 0.4)
+    assert made.objective.inner.steps == 10
+    light = parts(load("light"))
+    total = 110
+    assert light.rate(0, total) == pytest.approx(0.01) and light.rate(10, total) == pytest.approx(1)
+    assert light.rate(105, total) == pytest.approx(0.1)
+    mo = parts(load("mo2022")).rate
+    assert [mo(epoch, 40) for epoch in (34, 35, 38)] == pytest.approx([1, 0.1, 0.01])
