@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from vitattack.evaluation.provenance import machine
 from vitattack.evaluation.run import numerics
 from vitattack.evaluation.store import dump, read_json, write_atomically
 from vitattack.home import file_sha256
+from vitattack.models.scaling import adapters_of
 from vitattack.train.checkpoint import Checkpoints, write_bytes
 from vitattack.train.hooks import Run
 from vitattack.train.learner import exported, learner
@@ -72,6 +73,7 @@ class Trained:
     folder: Path
     epochs: tuple[Row, ...]
     result: dict[str, Any]
+    first: bool = True  # whether this process is the one that speaks for all
 
     @property
     def best(self) -> Path:
@@ -119,10 +121,10 @@ def train(
         together.wait()
         done = finished(folder)
         if done is not None:
-            return done
+            return replace(done, first=together.first)
         found = data or open_data(recipe, None if data_dir is None else Path(data_dir))
-        loop, plain_probe = _assemble(recipe, made, found, together, options)
-        keeper = _Keeper(recipe, loop, found, checkpoints, folder, options, reporter, plain_probe)
+        loop = _assemble(recipe, made, found, together, options)
+        keeper = _Keeper(recipe, loop, found, checkpoints, folder, options, reporter)
         keeper.resume()
         loop.observer = keeper
         loop.fit()
@@ -130,7 +132,7 @@ def train(
         together.wait()
     ended = finished(folder)
     assert ended is not None
-    return ended
+    return replace(ended, first=together.first)
 
 
 def finished(folder: Path) -> Trained | None:
@@ -142,7 +144,7 @@ def finished(folder: Path) -> Trained | None:
     return Trained(folder, tuple(rows), result)
 
 
-def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: Options) -> tuple[Loop, Any]:
+def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: Options) -> Loop:
     stream = data.train
     plain = learner(recipe, stream.num_classes, together.device)
     x, _ = stream.batch(0, 0)
@@ -167,8 +169,7 @@ def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: 
     )
     for hook in made.hooks:
         hook.start(run)
-    attention = AttentionProbe(plain, data.x, data.y)
-    return Loop(run, made, stream, recipe.accumulate, options.workers), attention
+    return Loop(run, made, stream, recipe.accumulate, options.workers)
 
 
 class _Keeper(Observer):
@@ -183,10 +184,10 @@ class _Keeper(Observer):
         folder: Path,
         options: Options,
         reporter: Reporter,
-        attention: AttentionProbe,
     ) -> None:
         self.recipe, self.loop, self.folder, self.options, self.reporter = recipe, loop, folder, options, reporter
-        self.checkpoints, self.attention, self.digest = checkpoints, attention, data.train.digest()
+        self.checkpoints, self.digest = checkpoints, data.train.digest()
+        self.attention = AttentionProbe(data.x, data.y)
         self.probing = Probe(data.x, data.y, loop.parts.ball, recipe.probe)
         self.watch = Watch(data.train.num_classes)
         self.by = "clean" if isinstance(loop.parts.objective, Standard) else "robust"
@@ -275,6 +276,8 @@ class _Keeper(Observer):
             "best": self.best,
             "last": rows[-1] if rows else None,
             "weights": weights,
+            "num_classes": self.loop.run.plain.num_classes,
+            "adapter": next(iter(adapters_of(self.loop.plain().model)), None),
             "steps": self.loop.run.step,
             "parameters": sum(p.numel() for p in self.loop.run.plain.parameters()),
             "processes": self.team.shard.world,
