@@ -32,10 +32,11 @@ def summary(done: Trained) -> tuple[Table, dict[str, Any]]:
     if recipe["arch_kwargs"]:
         arch.append(f"--arch-kwargs '{json.dumps(recipe['arch_kwargs'])}'")
     table = Table(
-        f"{recipe['name']} | {result['parameters']:,} parameters | {result['hours']:.2f} h | {done.folder}",
+        f"{recipe['name']} | {result['parameters']:,} parameters | {result['hours']:.2f} h",
         ("", "epoch", "loss", "clean", "PGD-10"),
         rows,
         notes=(
+            f"stored in {done.folder}",
             f"chosen by {result['chosen_by']}; numbers for a paper come from vitattack eval:",
             f"vitattack eval {done.best} {' '.join(arch)}",
         ),

@@ -56,12 +56,13 @@ class Options:
     save_every: int = 1000  # steps, besides the end of every epoch
     workers: int = 1
     log: tuple[str, ...] = ()
+    log_every: int = 10  # steps
     keep_going: bool = False  # warn where a run would be stopped early
 
     def __post_init__(self) -> None:
-        if self.keep < 1 or self.save_every < 1 or self.workers < 0:
+        if min(self.keep, self.save_every, self.log_every) < 1 or self.workers < 0:
             raise UsageError(
-                "a run keeps at least 1 checkpoint, saves every 1 or more steps, and has 0 or more workers"
+                "a run keeps at least 1 checkpoint, saves and logs every 1 or more steps, and has 0 or more workers"
             )
         check_trackers(self.log)
 
@@ -169,7 +170,7 @@ def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: 
     )
     for hook in made.hooks:
         hook.start(run)
-    return Loop(run, made, stream, recipe.accumulate, options.workers)
+    return Loop(run, made, stream, recipe.accumulate, options.workers, options.log_every)
 
 
 class _Keeper(Observer):
