@@ -22,7 +22,7 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml requirements/peers.txt $(VENV)/installed
-	$(PIP) --editable ".[dev]"
+	$(PIP) --editable ".[dev,train]"
 	$(PIP) --requirement requirements/peers.txt
 	$(PIP) --no-deps "torchattacks>=3.5"
 	@touch $@

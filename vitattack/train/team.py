@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from vitattack.errors import UsageError
@@ -72,9 +74,28 @@ def team(device: str = "auto") -> Team:
     from vitattack.evaluation.api import resolve_device
 
     asked = None if device == "auto" else resolve_device(device)
+    _own_store("gloo" if (asked is not None and asked.type == "cpu") or not torch.cuda.is_available() else "nccl")
     state = PartialState(cpu=asked is not None and asked.type == "cpu")
     place = state.device if asked is None or state.num_processes > 1 else asked
     return Team(Shard(state.process_index, state.num_processes), place, state)
+
+
+def _own_store(backend: str) -> None:
+    """A process group of their own for workers that torchrun started again.
+
+    torchrun gives them the store of those that died, and they would wait at the addresses left in it (pytorch issue
+    135712). The count of restarts tells the two apart; on several machines it may differ, and there is no way round.
+    """
+    said = os.environ.get
+    again = said("TORCHELASTIC_RESTART_COUNT", "0")
+    alone = said("WORLD_SIZE") == said("LOCAL_WORLD_SIZE")
+    if again == "0" or not alone or said("TORCHELASTIC_USE_AGENT_STORE") != "True" or dist.is_initialized():
+        return
+    stores: Any = dist  # torch does not export their types
+    shared = stores.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    store = stores.PrefixStore(f"restart-{again}", shared)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 ALONE = Team(Shard(), torch.device("cpu"))

@@ -1,0 +1,64 @@
+"""`vitattack train` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Here
+
+pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
+SMALL = [
+    "fgsm-tiny",
+    "data=cifar10-calib",
+    "arch_kwargs={embed_dim: 16, depth: 1, num_heads: 2}",
+    "validation=16",
+    "batch_size=16",
+    "probe=4",
+    "epochs=1",
+    "precision=fp32",
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
+]
+
+
+def test_a_model_is_trained_registered_and_attacked(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "home"))
+    done = here("train", *SMALL, "--json", "--add", "mine", "--log", "tensorboard")
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["schema"] == 1 and content["recipe"]["name"] == "fgsm-tiny" and len(content["epochs"]) == 1
+    assert "epoch 1 loss" in done.stderr
+    evaluated = here("eval", "mine", "fgsm", "--limit", "4", "--threads", "1", "--json", "--quiet")
+    assert evaluated.returncode == 0 and json.loads(evaluated.stdout)["n"] == 4, evaluated.stderr
+    again = here("train", *SMALL)
+    assert again.returncode == 0 and "vitattack eval" in again.stdout and "epoch 1 loss" not in again.stderr
+
+
+def test_without_a_recipe_the_recipes_are_listed(here: Here) -> None:
+    done = here("train", "--json")
+    names = [recipe["name"] for recipe in json.loads(done.stdout)["recipes"]]
+    assert {"trades", "pgd-at", "light", "aas-at", "fgsm-tiny"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tradez"], "unknown recipe 'tradez': did you mean trades"),
+        ([*SMALL, "epoch=2"], "unknown key 'epoch'"),
+        ([*SMALL, "hooks=emma"], "unknown hook 'emma': did you mean ema"),
+        ([*SMALL, "--init", "tiny-cnn-standard"], "does not fit the architecture"),
+        ([*SMALL, "data=folder:nowhere"], "nowhere"),
+        ([*SMALL, "--log", "tensorbord"], "did you mean tensorboard"),
+        ([*SMALL, "--device", "cuda:7"], "use --device cpu"),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(here: Here, words: list[str], message: str) -> None:
+    done = here("train", *words)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr

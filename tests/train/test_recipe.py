@@ -1,0 +1,88 @@
+"""A recipe as a file and on the command line; every mistake is one line that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitattack.errors import UsageError
+from vitattack.train.parts import canonical
+from vitattack.train.recipe import Recipe, load, of_json
+
+
+def written(folder: Path, text: str, name: str = "mine") -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_file_its_base_and_changes_are_laid_over_each_other(tmp_path: Path) -> None:
+    written(tmp_path, "objective: trades\nepochs: 7\nhooks: [ema]\nsummary: below\n", "under")
+    path = written(tmp_path, "base: under\nepochs: 8\nsynthetic: npz:a.npz\nshare: 7e-1\n")
+    recipe = load(path, ["hooks=[ema(0.9, warmup=0), awp]", "arch_kwargs={depth: 2}", "seed=3", "init=null"])
+    assert (recipe.name, recipe.objective, recipe.epochs, recipe.share, recipe.seed) == ("mine", "trades", 8, 0.7, 3)
+    assert recipe.hooks == ("ema(0.9, warmup=0)", "awp") and recipe.arch_kwargs == {"depth": 2}
+    assert of_json(recipe.json()) == recipe
+
+
+def test_equal_recipes_have_one_key_whatever_they_are_called() -> None:
+    a = canonical(
+        Recipe("a", objective="trades(beta=6)", hooks=("ema(decay=0.995)",), threat="linf:0.03137254901960784")
+    )
+    b = canonical(Recipe("b", objective="trades", hooks=("ema",), summary="words", cost="none"))
+    c = canonical(Recipe("b", objective="trades(beta=5)", hooks=("ema",)))
+    assert a.key == b.key != c.key
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("objectiv: trades", "unknown key 'objectiv': did you mean objective"),
+        ("epochs: many", "epochs is a whole number, not 'many'"),
+        ("epochs: true", "epochs is a whole number"),
+        ("epochs: -1", "epochs is at least 0"),
+        ("hooks: {ema: 1}", "hooks is a list of texts"),
+        ("hooks: [1]", "hooks is a list of texts"),
+        ("precision: fp8", "precision is fp32 or bf16, not 'fp8'"),
+        ("share: 1.5", "share is from 0 to below 1"),
+        ("- a\n- b", "is no recipe"),
+        ("a: [", "is not readable YAML"),
+        ("a: !!python/object/apply:os.system [x]", "is not readable YAML"),
+        ("schema: 2", "this one reads schema: 1"),
+        ("base: mine", "chains of them are short"),
+        ("base: nothing", "unknown recipe 'nothing'"),
+        ("name: ../../x", "is no file name"),
+        ("seed: -3", "seed is a whole number from 0 on"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        load(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("epochs", "write key=value"),
+        ("epoch=3", "did you mean epochs"),
+        ("hooks=[emma]", "unknown hook 'emma': did you mean ema"),
+        ("objective=trades(beta=x)", "objective: .*takes a number"),
+        ("objective=trades(eps=1)", "the budget is the threat's"),
+        ("augment=cropp", "did you mean crop"),
+        ("optimiser=adam", "did you mean adamw"),
+        ("rate=cosin", "did you mean cosine"),
+    ],
+)
+def test_mistakes_in_a_change_are_named(tmp_path: Path, change: str, words: str) -> None:
+    path = written(tmp_path, "epochs: 1")
+    with pytest.raises(UsageError, match=words):
+        canonical(load(path, [change]))
+
+
+def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "b.yaml").write_text("#" * 300_000)
+    for name, words in (("a", "it is no text"), ("b", "larger than any recipe"), ("c", "No such file")):
+        with pytest.raises(UsageError, match=words):
+            load(str(tmp_path / f"{name}.yaml"))
