@@ -23,13 +23,20 @@ def provenance(device: torch.device, job: Job, protocol: Mapping[str, Any]) -> d
         "weights_sha256": job.weights,
         "data_sha256": job.pixels,
         "protocol": dict(protocol),
+        "threads": job.threads,
+        "precision": job.precision,
+        **machine(device),
+    }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Versions, machine and numerics of this process and, in a checkout, the git state."""
+    return {
         "versions": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": job.threads,
-        "precision": job.precision,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "flush_denormal": _flushes_denormals(),

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.errors import UsageError
-from vitattack.train.hooks import HOOKS, Drawn, Hook, Run
+from vitattack.train.hooks import Drawn, Hook, Run
 
 
-@HOOKS.register("awp")
 @dataclass
 class Awp(Hook):
     """Moves each weight by `gamma` times its own norm up the loss before the gradient, and back after the step.

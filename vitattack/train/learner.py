@@ -56,7 +56,7 @@ def learner(recipe: Recipe, num_classes: int, device: torch.device) -> Learner:
 @contextmanager
 def _fused(wanted: bool) -> Iterator[None]:
     """Whether timm's attention takes the fused kernel, whose backward in bfloat16 is slow on CPUs."""
-    from timm.layers import set_fused_attn, use_fused_attn
+    from timm.layers.config import set_fused_attn, use_fused_attn
 
     before, experimental = use_fused_attn(), use_fused_attn(experimental=True)
     set_fused_attn(before and wanted, experimental)
@@ -90,7 +90,7 @@ def begin_from(
 
 def _classifier(model: nn.Module) -> tuple[str, ...]:
     """The tensors of the last layer, by timm's own word for it, or none."""
-    layer = getattr(model, "get_classifier", lambda: None)()
+    layer: Any = getattr(model, "get_classifier", lambda: None)()
     return tuple(name for name, module in model.named_modules() if module is layer for name in _tensors(name, module))
 
 

@@ -108,7 +108,7 @@ class Loop:
         rng = batch_rng(run.seed, run.epoch, self.at, self.stream.batch_size, part)
         x, y = piece.x.to(run.team.device, non_blocking=True), piece.y.to(run.team.device, non_blocking=True)
         for count, augment in enumerate(self.parts.augment):
-            x, y = augment(x, y, rng.child("augment", count))  # type: ignore[arg-type]
+            x, y = augment(x, y, rng.child("augment", count))
         x = as_float(x)
         drawn = Drawn(x, objective.craft(run.victim, x, y, rng=rng.child("attack")), y)
 

@@ -111,7 +111,8 @@ class Trades(Crafting):
         clean, attacked = victim(x), victim(x_adv)
         natural = F.cross_entropy(clean, y, label_smoothing=self.smoothing)
         apart = F.kl_div(attacked.log_softmax(1), clean.log_softmax(1), reduction="batchmean", log_target=True)
-        return natural + self.beta * apart
+        total: Tensor = natural + self.beta * apart
+        return total
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class AttentionProbe:
 
 def _query_weights(module: nn.Module) -> list[tuple[Tensor, int]]:
     """Weights whose rows make queries and keys, and how many rows: two thirds where values are made beside them."""
-    found = []
+    found: list[tuple[Tensor, int]] = []
     for name, weight in module.named_parameters(recurse=True):
         words = name.split(".")
         if words[-1] not in ("weight", "in_proj_weight") or weight.ndim < 2 or not weight.requires_grad:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
+
+import yaml
+
+from vitattack._assets import RECIPES
+from vitattack.errors import UsageError
+from vitattack.home import printable
+from vitattack.registry import did_you_mean
+
+LARGEST = 1 << 18
+DEEPEST = 5
+# What people read and no run depends on.
+WORDS = ("name", "summary", "paper", "published", "cost")
 
 
 @dataclass(frozen=True)
@@ -15,7 +33,7 @@ class Recipe:
     """
 
     name: str
-    summary: str
+    summary: str = ""
     paper: str = ""
     published: tuple[Mapping[str, Any], ...] = ()
     cost: str = ""
@@ -38,10 +56,142 @@ class Recipe:
 
     optimiser: str = "adamw"
     rate: str = "constant"
-    epochs: int = 10
+    epochs: int = 10  # 0 exports the first weights
     batch_size: int = 128
     accumulate: int = 1  # pieces a batch is cut into: equal results, less memory
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
     export: Literal["fp32", "fp16"] = "fp32"
     probe: int = 256  # of the held-out images are attacked after every epoch
+
+    def __post_init__(self) -> None:
+        for key, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("validation", 0), ("probe", 0)):
+            if getattr(self, key) < least:
+                raise UsageError(f"recipe '{self.name}': {key} is at least {least}, not {getattr(self, key)}")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"recipe '{self.name}': seed is a whole number from 0 on, not {self.seed}")
+        if not 0 <= self.share < 1:
+            raise UsageError(f"recipe '{self.name}': share is from 0 to below 1, not {self.share:g}")
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,79}", self.name):
+            raise UsageError(f"recipe name '{printable(self.name)}' is no file name: use letters, digits and - _ .")
+
+    def json(self) -> dict[str, Any]:
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> str:
+        """Equal for recipes that do the same, whatever they are called; of the canonical recipe."""
+        content = {k: v for k, v in self.json().items() if k not in WORDS}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with vitattack."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def load(text: str, changes: Sequence[str] = ()) -> Recipe:
+    """The recipe of a name or a YAML file, with `key=value` changes; a name stands for benchmarks/train/NAME.yaml."""
+    content = _content(text, DEEPEST)
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise UsageError(f"'{printable(change)}' is no change of a recipe: write key=value, such as epochs=20")
+        content[key.strip()] = _changed(_hint(key.strip()), key, value)
+    return _made(content)
+
+
+def _changed(hint: Any, key: str, value: str) -> Any:
+    """A value as it was typed; a list of calls is cut at the commas between them, not at those inside."""
+    if hint is str:
+        return value
+    if hint == tuple[str, ...]:
+        inner = value.strip().removeprefix("[").removesuffix("]")
+        cuts = [at for at, c in enumerate(inner) if c == "," and inner[:at].count("(") == inner[:at].count(")")]
+        parts = [inner[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(inner)], strict=True)]
+        return [part for part in parts if part]
+    return _yaml(value, f"{key}=...")
+
+
+def _content(text: str, depth: int) -> dict[str, Any]:
+    """The keys of a file over those of its `base`."""
+    path = Path(text) if text.endswith((".yaml", ".yml")) else shipped().get(text)
+    if path is None:
+        raise UsageError(did_you_mean("recipe", printable(text), [*shipped(), "FILE.yaml"]))
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"recipe '{path}' is larger than any recipe: check the path")
+        content = _yaml(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"cannot read the recipe '{printable(text)}' ({reason}): check the path") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"'{path.name}' is no recipe: write keys and values, such as objective: trades(beta=6)")
+    if content.pop("schema", 1) != 1:
+        raise UsageError(f"'{path.name}' is written for another version of vitattack: this one reads schema: 1")
+    base = content.pop("base", None)
+    if base is None:
+        return {"name": path.stem, **content}
+    if not isinstance(base, str) or depth == 0:
+        raise UsageError(f"'{path.name}': base is the name of another recipe, and chains of them are short")
+    beside = path.with_name(f"{base}.yaml")
+    under = _content(str(beside) if not base.endswith((".yaml", ".yml")) and beside.is_file() else base, depth - 1)
+    return {**under, "name": path.stem, **content}
+
+
+def _yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = printable(str(getattr(error, "problem", None) or error))
+        raise UsageError(f"{printable(where)} is not readable YAML ({reason}): correct it") from error
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Recipe)
+
+
+def _hint(key: str) -> Any:
+    return _hints().get(key)
+
+
+def _made(content: Mapping[Any, Any]) -> Recipe:
+    name = printable(str(content.get("name")))
+    known = [f.name for f in fields(Recipe)]
+    for key in content:
+        if key not in known:
+            raise UsageError(f"recipe '{name}': " + did_you_mean("key", printable(str(key)), known))
+    return Recipe(**{key: _value(name, key, value, _hint(key)) for key, value in content.items()})
+
+
+def _value(name: str, key: str, value: Any, hint: Any) -> Any:
+    """A value of the kind its key wants."""
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if hint == str | None:
+        if value is None:
+            return None
+        hint = str
+    if origin is Literal and value in choices:
+        return value
+    if hint is str and isinstance(value, str):
+        return value
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML takes 1e-3 for a word
+        except ValueError:
+            pass
+    if origin is tuple:
+        parts = value if isinstance(value, list) else [] if value is None else [value]
+        wanted: Any = str if choices[0] is str else Mapping
+        if all(isinstance(part, wanted) for part in parts):
+            return tuple(parts)
+    if origin is Mapping and isinstance(value, dict) and all(isinstance(k, str) for k in value):
+        return value
+    kinds = {str: "a text", int: "a whole number", float: "a number"}
+    words = " or ".join(map(str, choices)) if origin is Literal else kinds.get(hint)
+    many = "a list of texts" if choices and choices[0] is str else "a list of keys and values"
+    wanted_words = words or (many if origin is tuple else "keys and values")
+    raise UsageError(f"recipe '{name}': {key} is {wanted_words}, not {printable(repr(value), 60)}")
