@@ -138,7 +138,8 @@ def finished(folder: Path) -> Trained | None:
     result = read_json(folder / "result.json")
     if result is None or not (folder / "last.safetensors").is_file():
         return None
-    rows = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    path = folder / "epochs.jsonl"  # none where no epoch was run
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return Trained(folder, tuple(rows), result)
 
 
