@@ -20,6 +20,7 @@ COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
     "transfer": "Craft on some models, judge on others, and print who fools whom.",
     "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
+    "train": "Train a model by a recipe, or go on with it.",
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",

@@ -48,12 +48,14 @@ def limited(ball: LpBall, eps: float) -> LpBall:
 
 def in_every_ball(value: T, eps: float) -> T:
     """An attack with every ball in it limited to `eps`."""
-    return _mapped(value, lambda v: limited(v, eps) if isinstance(v, LpBall) else None)
+    changed: T = _mapped(value, lambda v: limited(v, eps) if isinstance(v, LpBall) else None)
+    return changed
 
 
 def to_the_end(attack: T) -> T:
     """The attack as training runs it: all steps for everybody, and the last iterate."""
-    return _mapped(attack, lambda v: replace(v, stop="never") if getattr(v, "stop", "never") != "never" else None)
+    changed: T = _mapped(attack, lambda v: replace(v, stop="never") if getattr(v, "stop", "never") != "never" else None)
+    return changed
 
 
 def _mapped(value: Any, change: Any) -> Any:

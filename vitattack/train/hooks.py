@@ -146,8 +146,8 @@ class Ema(Hook):
         decay = min(self.decay, (1 + since) / (10 + since)) if since >= 0 else 0.0
         for mean, value in zip(self._mean.parameters(), run.victim.parameters(), strict=True):
             mean.lerp_(value, 1 - decay)
-        for mean, value in zip(self._mean.buffers(), run.victim.buffers(), strict=True):
-            mean.copy_(value)
+        for copied, buffer in zip(self._mean.buffers(), run.victim.buffers(), strict=True):
+            copied.copy_(buffer)
 
     def averaged(self, run: Run) -> nn.Module | None:
         return self._mean

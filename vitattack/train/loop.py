@@ -17,8 +17,6 @@ from vitattack.train.hooks import Drawn, Run
 from vitattack.train.parts import Parts
 from vitattack.train.probes import Stopped
 
-STEPS_BETWEEN_LINES = 10
-
 
 class Observer:
     """What a run tells while it goes on; the default tells nothing and stores nothing."""
@@ -50,6 +48,7 @@ class Loop:
     stream: Stream
     accumulate: int = 1
     workers: int = 0
+    log_every: int = 10
     observer: Observer = field(default_factory=Observer)
     at: int = 0  # the next batch of this epoch
     tally: dict[str, float] = field(default_factory=lambda: {"loss": 0.0, "steps": 0.0, "seconds": 0.0})
@@ -142,7 +141,7 @@ class Loop:
                 f"the loss of step {self.run.step} is {loss}: lower the learning rate, add grad_clip(1.0) or "
                 "use precision=fp32"
             )
-        if self.run.step % STEPS_BETWEEN_LINES == 0 or self.at == self.run.steps:
+        if self.run.step % self.log_every == 0 or self.at == self.run.steps:
             self.observer.step({"step": self.run.step, "epoch": self.run.epoch + 1, "loss": loss, "rate": rate})
 
     def _end_epoch(self) -> None:

@@ -129,7 +129,8 @@ class Mart(Crafting):
         wrong = q.scatter(1, y[:, None], 0.0).amax(1)
         boosted = F.cross_entropy(attacked, y) - torch.log(1.0001 - wrong + 1e-12).mean()
         apart = torch.special.xlogy(p, p).sum(1) - (p * torch.log(q + 1e-12)).sum(1)
-        return boosted + self.beta * (apart * (1.0000001 - of_class(p, y))).mean()
+        total: Tensor = boosted + self.beta * (apart * (1.0000001 - of_class(p, y))).mean()
+        return total
 
 
 @OBJECTIVES.register("standard")

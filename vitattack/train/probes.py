@@ -73,13 +73,13 @@ class Probe:
 class AttentionProbe:
     """Gaps of the attention softmax, and how much gradient reaches queries and keys, on a few images."""
 
-    def __init__(self, plain: Victim, x: Tensor, y: Tensor) -> None:
+    def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x[:ATTENTION_IMAGES], y[:ATTENTION_IMAGES]
-        self.layers: AttentionMap = attention_layers(plain, plain.grey())
 
     def look(self, plain: Victim) -> dict[str, float]:
         """Nothing for a model without attention, or without images."""
-        if not len(self.layers) or not len(self.x):
+        layers = attention_layers(plain, plain.grey())
+        if not len(layers) or not len(self.x):
             return {}
         x, y = as_float(self.x.to(plain.mean.device)), self.y.to(plain.mean.device)
         gaps: list[Tensor] = []
@@ -88,27 +88,29 @@ class AttentionProbe:
             top = seen.scores().topk(2, dim=-1).values
             gaps.append((top[..., 0] - top[..., 1]).flatten())
 
-        with frozen(plain), torch.no_grad(), AttentionTap(self.layers, observe=observe):
+        with frozen(plain), torch.no_grad(), AttentionTap(layers, observe=observe):
             plain(x)
         every = torch.cat(gaps)
         every = every[torch.isfinite(every)].sort().values
         found = {"gap_median": _quantile(every, 0.5), "gap_p99": _quantile(every, 0.99)}
-        norms = self._query_gradients(plain, x, y)
+        norms = self._query_gradients(plain, layers, x, y)
         return found | ({"qk_grad_min": min(norms), "qk_grad_max": max(norms)} if norms else {})
 
-    def _query_gradients(self, plain: Victim, x: Tensor, y: Tensor) -> list[float]:
+    def _query_gradients(self, plain: Victim, layers: AttentionMap, x: Tensor, y: Tensor) -> list[float]:
         """Per attention layer, the norm of the gradient of the mean loss in the weights that make queries and keys."""
         modules = dict(plain.named_modules())
         norms = []
-        chosen = [_query_weights(modules[layer.name]) for layer in self.layers.layers if layer.name in modules]
+        chosen = [_query_weights(modules[layer.name]) for layer in layers.layers if layer.name in modules]
         asked = [(weight, rows) for pair in chosen for weight, rows in pair]
-        training = plain.training
-        plain.eval()
-        try:
-            loss = F.cross_entropy(plain(x), y)
-            grads = torch.autograd.grad(loss, [weight for weight, _ in asked], allow_unused=True)
-        finally:
-            plain.train(training)
+        if not asked:
+            return []
+        with frozen(plain):
+            weights = [weight.requires_grad_(True) for weight, _ in asked]
+            try:
+                grads = torch.autograd.grad(F.cross_entropy(plain(x), y), weights, allow_unused=True)
+            finally:
+                for weight in weights:
+                    weight.requires_grad_(False)
         sizes = iter(
             float(g[:rows].norm()) if g is not None else math.nan for g, (_, rows) in zip(grads, asked, strict=True)
         )
@@ -124,7 +126,7 @@ def _query_weights(module: nn.Module) -> list[tuple[Tensor, int]]:
     found: list[tuple[Tensor, int]] = []
     for name, weight in module.named_parameters(recurse=True):
         words = name.split(".")
-        if words[-1] not in ("weight", "in_proj_weight") or weight.ndim < 2 or not weight.requires_grad:
+        if words[-1] not in ("weight", "in_proj_weight") or weight.ndim < 2:
             continue
         if {"qkv", "in_proj_weight"} & set(words):
             found.append((weight, 2 * weight.shape[0] // 3))

@@ -113,6 +113,11 @@ def _changed(hint: Any, key: str, value: str) -> Any:
     return _yaml(value, f"{key}=...")
 
 
+def of_json(content: Mapping[str, Any]) -> Recipe:
+    """A recipe as a run stored it."""
+    return _made(content)
+
+
 def _content(text: str, depth: int) -> dict[str, Any]:
     """The keys of a file over those of its `base`."""
     path = Path(text) if text.endswith((".yaml", ".yml")) else shipped().get(text)

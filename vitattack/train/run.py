@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from vitattack.evaluation.provenance import machine
 from vitattack.evaluation.run import numerics
 from vitattack.evaluation.store import dump, read_json, write_atomically
 from vitattack.home import file_sha256
+from vitattack.models.scaling import adapters_of
 from vitattack.train.checkpoint import Checkpoints, write_bytes
 from vitattack.train.hooks import Run
 from vitattack.train.learner import exported, learner
@@ -55,12 +56,13 @@ class Options:
     save_every: int = 1000  # steps, besides the end of every epoch
     workers: int = 1
     log: tuple[str, ...] = ()
+    log_every: int = 10  # steps
     keep_going: bool = False  # warn where a run would be stopped early
 
     def __post_init__(self) -> None:
-        if self.keep < 1 or self.save_every < 1 or self.workers < 0:
+        if min(self.keep, self.save_every, self.log_every) < 1 or self.workers < 0:
             raise UsageError(
-                "a run keeps at least 1 checkpoint, saves every 1 or more steps, and has 0 or more workers"
+                "a run keeps at least 1 checkpoint, saves and logs every 1 or more steps, and has 0 or more workers"
             )
         check_trackers(self.log)
 
@@ -72,6 +74,7 @@ class Trained:
     folder: Path
     epochs: tuple[Row, ...]
     result: dict[str, Any]
+    first: bool = True  # whether this process is the one that speaks for all
 
     @property
     def best(self) -> Path:
@@ -119,10 +122,10 @@ def train(
         together.wait()
         done = finished(folder)
         if done is not None:
-            return done
+            return replace(done, first=together.first)
         found = data or open_data(recipe, None if data_dir is None else Path(data_dir))
-        loop, plain_probe = _assemble(recipe, made, found, together, options)
-        keeper = _Keeper(recipe, loop, found, checkpoints, folder, options, reporter, plain_probe)
+        loop = _assemble(recipe, made, found, together, options)
+        keeper = _Keeper(recipe, loop, found, checkpoints, folder, options, reporter)
         keeper.resume()
         loop.observer = keeper
         loop.fit()
@@ -130,7 +133,7 @@ def train(
         together.wait()
     ended = finished(folder)
     assert ended is not None
-    return ended
+    return replace(ended, first=together.first)
 
 
 def finished(folder: Path) -> Trained | None:
@@ -143,7 +146,7 @@ def finished(folder: Path) -> Trained | None:
     return Trained(folder, tuple(rows), result)
 
 
-def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: Options) -> tuple[Loop, Any]:
+def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: Options) -> Loop:
     stream = data.train
     plain = learner(recipe, stream.num_classes, together.device)
     x, _ = stream.batch(0, 0)
@@ -168,8 +171,7 @@ def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: 
     )
     for hook in made.hooks:
         hook.start(run)
-    attention = AttentionProbe(plain, data.x, data.y)
-    return Loop(run, made, stream, recipe.accumulate, options.workers), attention
+    return Loop(run, made, stream, recipe.accumulate, options.workers, options.log_every)
 
 
 class _Keeper(Observer):
@@ -184,10 +186,10 @@ class _Keeper(Observer):
         folder: Path,
         options: Options,
         reporter: Reporter,
-        attention: AttentionProbe,
     ) -> None:
         self.recipe, self.loop, self.folder, self.options, self.reporter = recipe, loop, folder, options, reporter
-        self.checkpoints, self.attention, self.digest = checkpoints, attention, data.train.digest()
+        self.checkpoints, self.digest = checkpoints, data.train.digest()
+        self.attention = AttentionProbe(data.x, data.y)
         self.probing = Probe(data.x, data.y, loop.parts.ball, recipe.probe)
         self.watch = Watch(data.train.num_classes)
         self.by = "clean" if isinstance(loop.parts.objective, Standard) else "robust"
@@ -276,6 +278,8 @@ class _Keeper(Observer):
             "best": self.best,
             "last": rows[-1] if rows else None,
             "weights": weights,
+            "num_classes": self.loop.run.plain.num_classes,
+            "adapter": next(iter(adapters_of(self.loop.plain().model)), None),
             "steps": self.loop.run.step,
             "parameters": sum(p.numel() for p in self.loop.run.plain.parameters()),
             "processes": self.team.shard.world,

@@ -1,0 +1,63 @@
+"""What a person sees while a model is trained, on stderr."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from vitattack.train.recipe import Recipe
+from vitattack.train.run import Reporter, Row
+
+SECONDS_BETWEEN_LINES = 30.0
+SHOWN = {"loss": ".4f", "clean": ".1%", "robust": ".1%", "one_step": ".1%", "gap_p99": ".1f", "seconds": ".0f"}
+
+
+class TrainingScreen(Reporter):
+    """A bar over all steps, and a line for every epoch."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.console = Console(stderr=True)
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total} {task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+        self.spoke = time.monotonic()
+
+    def __enter__(self) -> TrainingScreen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def begin(self, recipe: Recipe, folder: Path, step: int, total: int) -> None:
+        self.progress.start()
+        self.task = self.progress.add_task(recipe.name, total=total, completed=step, state="")
+        self._say(f"{recipe.name}: {folder}" + (f", going on after {step} of {total} steps" if step else ""))
+
+    def step(self, row: Row) -> None:
+        state = f"epoch {row['epoch']:.0f} loss {row['loss']:.3f}"
+        self.progress.update(self.task, completed=row["step"], state=state)
+        if not self.console.is_terminal and time.monotonic() - self.spoke > SECONDS_BETWEEN_LINES:
+            self.spoke = time.monotonic()
+            self._say(f"step {row['step']:.0f} {state}")
+
+    def epoch(self, row: Row, best: bool) -> None:
+        shown = " ".join(f"{key} {row[key]:{form}}" for key, form in SHOWN.items() if key in row)
+        self._say(f"epoch {row['epoch']:.0f} {shown}{' (best)' if best else ''}")
+
+    def warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}", highlight=False, soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,44 @@
+"""The recipes there are, and what a training run came to, as tables."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vitattack.report.table import Table
+from vitattack.train.recipe import load, shipped
+from vitattack.train.run import Trained
+
+
+def recipes() -> tuple[Table, dict[str, Any]]:
+    """Every recipe that ships with vitattack."""
+    found = {name: load(name) for name in shipped()}
+    rows = [(name, recipe.objective, str(recipe.epochs), recipe.summary) for name, recipe in found.items()]
+    table = Table("recipes", ("recipe", "objective", "epochs", ""), rows, left=2)
+    return table, {"schema": 1, "recipes": [recipe.json() for recipe in found.values()]}
+
+
+def summary(done: Trained) -> tuple[Table, dict[str, Any]]:
+    """The best and the last epoch of a run, its files, and how the weights are used."""
+    result = done.result
+    rows = []
+    for which in ("best", "last"):
+        row = result[which]
+        if row is not None:
+            numbers = [f"{row[key]:.1%}" if key in row else "" for key in ("clean", "robust")]
+            rows.append((which, f"{row['epoch']:.0f}", f"{row['loss']:.4f}", *numbers))
+    recipe = result["recipe"]
+    arch = [f"--arch {recipe['arch']}", f"--normalize {recipe['normalize']}", f"--num-classes {result['num_classes']}"]
+    if recipe["arch_kwargs"]:
+        arch.append(f"--arch-kwargs '{json.dumps(recipe['arch_kwargs'])}'")
+    table = Table(
+        f"{recipe['name']} | {result['parameters']:,} parameters | {result['hours']:.2f} h",
+        ("", "epoch", "loss", "clean", "PGD-10"),
+        rows,
+        notes=(
+            f"stored in {done.folder}",
+            f"chosen by {result['chosen_by']}; numbers for a paper come from vitattack eval:",
+            f"vitattack eval {done.best} {' '.join(arch)}",
+        ),
+    )
+    return table, {**result, "folder": str(done.folder), "epochs": list(done.epochs)}
