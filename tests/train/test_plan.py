@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
+from vitattack.cli.main import main
 
 from tests.conftest import tiny_vit
 from vitattack.train.batches import Batch
@@ -48,3 +52,13 @@ def test_a_plan_counts_steps_and_measures_ten(monkeypatch: pytest.MonkeyPatch) -
     blocks = 2 * (2 * tokens * width * 12 * width + 4 * tokens * tokens * width)
     assert blocks < found.flops < 1.5 * blocks
     assert found.json()["hours"] == found.hours
+
+
+def test_the_command_prices_a_recipe_and_stores_nothing(tmp_path: Path) -> None:
+    words = ["data=cifar10-demo", "validation=100", "batch_size=4", "probe=4", "arch_kwargs={embed_dim: 16, depth: 1}"]
+    options = ["--plan", "--json", "--out", str(tmp_path / "runs"), "--device", "cpu", "--threads", "1"]
+    done = CliRunner().invoke(main, ["train", "aas-at-tiny", *words, *options])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["plan"]
+    assert found["steps"] == 225 * 13 and found["hours"] == pytest.approx(found["steps"] * found["seconds"] / 3600)
+    assert not (tmp_path / "runs").exists()

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitattack.models.figures import counted
-from vitattack.train.batches import WHOLE
+from vitattack.models.victim import Victim
+from vitattack.train.learner import Learner
 from vitattack.train.loop import Loop
 
 STEPS = 10
@@ -44,11 +45,11 @@ def plan(loop: Loop, steps: int = STEPS) -> Plan:
     run = loop.run
     # Figures first: steps would only change weights, not shapes. A warm-up of the budget does not change the passes.
     parameters = sum(p.numel() for p in run.plain.parameters())
-    flops, _ = counted(run.plain)
+    flops = _flops(run.plain)
     run.objective = loop.parts.objective
     seconds = []
     for number in range(steps + 1):
-        batch = loop.stream.batch(0, number % loop.stream.steps, run.team.shard if run.team else WHOLE)
+        batch = loop.stream.batch(0, number % loop.stream.steps, run.team.shard)
         began = time.perf_counter()
         loop.step(batch)
         seconds.append(time.perf_counter() - began)
@@ -61,3 +62,14 @@ def plan(loop: Loop, steps: int = STEPS) -> Plan:
         statistics.median(seconds[1:]),  # the first one warms up
         steps,
     )
+
+
+def _flops(victim: Victim) -> int:
+    """Of one forward of one image; tensors without values know no autocast, and it would not change the count."""
+    if not (isinstance(victim, Learner) and victim.bf16):
+        return counted(victim)[0]
+    victim.bf16 = False
+    try:
+        return counted(victim)[0]
+    finally:
+        victim.bf16 = True
