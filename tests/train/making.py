@@ -13,11 +13,12 @@ from vitattack.train.hooks import Run
 from vitattack.train.recipe import Recipe
 from vitattack.train.run import Options, Reporter, Trained, train
 
+SHAPE = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 # drop_path draws from torch's own generator, crop and flip from the batch's
 SMALL: dict[str, Any] = {
     "name": "small",
-    "arch": "vit_tiny_patch4_32",
-    "arch_kwargs": {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "drop_path_rate": 0.2},
+    "arch": "vit_tiny_patch16_224",
+    "arch_kwargs": {**SHAPE, "drop_path_rate": 0.2},
     "data": "cifar10-calib",
     "validation": 16,
     "augment": ("crop", "flip"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from vitattack.cli.main import main
 
 from tests.conftest import tiny_vit
@@ -54,11 +54,15 @@ def test_a_plan_counts_steps_and_measures_ten(monkeypatch: pytest.MonkeyPatch) -
     assert found.json()["hours"] == found.hours
 
 
-def test_the_command_prices_a_recipe_and_stores_nothing(tmp_path: Path) -> None:
+def test_the_command_prices_a_recipe_and_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = ["data=cifar10-demo", "validation=100", "batch_size=4", "probe=4", "arch_kwargs={embed_dim: 16, depth: 1}"]
     options = ["--plan", "--json", "--out", str(tmp_path / "runs"), "--device", "cpu", "--threads", "1"]
-    done = CliRunner().invoke(main, ["train", "aas-at-tiny", *words, *options])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["plan"]
+    with pytest.raises(SystemExit) as left:
+        monkeypatch.setattr(sys, "argv", ["vitattack", "train", "aas-at-tiny", *words, *options])
+        main()
+    assert not left.value.code
+    found = json.loads(capfd.readouterr().out)["plan"]
     assert found["steps"] == 225 * 13 and found["hours"] == pytest.approx(found["steps"] * found["seconds"] / 3600)
     assert not (tmp_path / "runs").exists()

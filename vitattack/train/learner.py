@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,11 +99,13 @@ def _tensors(prefix: str, module: nn.Module) -> list[str]:
     return [f"{prefix}.{name}" if prefix else name for name in module.state_dict()]
 
 
-def exported(model: nn.Module, half: bool, about: dict[str, str]) -> bytes:
+def exported(model: nn.Module, half: bool, about: dict[str, Any]) -> bytes:
     """The weights as a safetensors file; `half` writes floats in float16."""
 
     def written(value: Tensor) -> Tensor:
         value = value.detach().cpu()
         return (value.half() if half and value.is_floating_point() else value).clone().contiguous()
 
-    return save({name: written(value) for name, value in model.state_dict().items()}, about)
+    # one key of metadata: safetensors writes several in no fixed order
+    words = {"vitattack": json.dumps(about, sort_keys=True)}
+    return save({name: written(value) for name, value in model.state_dict().items()}, words)

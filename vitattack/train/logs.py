@@ -62,7 +62,7 @@ class Log:
             tracker.log(int(row["step"]), {f"epoch/{k}": v for k, v in row.items() if k != "step"})
 
     def epochs(self) -> list[dict[str, float]]:
-        return _rows(self._epochs)
+        return read_rows(self._epochs)
 
     def close(self) -> None:
         for tracker in self._trackers:
@@ -91,7 +91,7 @@ def _append(path: Path, row: Row) -> None:
         ) from error
 
 
-def _rows(path: Path) -> list[dict[str, float]]:
+def read_rows(path: Path) -> list[dict[str, float]]:
     """The whole lines of a file; what a crash left of one is skipped."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -104,7 +104,7 @@ def _rows(path: Path) -> list[dict[str, float]]:
 
 def _keep_until(path: Path, step: int) -> None:
     if path.exists():
-        kept = [row for row in _rows(path) if row.get("step", 0) <= step]
+        kept = [row for row in read_rows(path) if row.get("step", 0) <= step]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 

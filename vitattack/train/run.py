@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from vitattack.models.scaling import adapters_of
 from vitattack.train.checkpoint import Checkpoints, write_bytes
 from vitattack.train.hooks import Run
 from vitattack.train.learner import exported, learner
-from vitattack.train.logs import Log, check_trackers
+from vitattack.train.logs import Log, check_trackers, read_rows
 from vitattack.train.loop import Loop, Observer
 from vitattack.train.objectives import Standard
 from vitattack.train.parts import Parts, canonical, parts
@@ -159,9 +158,7 @@ def finished(folder: Path) -> Trained | None:
     result = read_json(folder / "result.json")
     if result is None or not (folder / "last.safetensors").is_file():
         return None
-    path = folder / "epochs.jsonl"  # none where no epoch was run
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return Trained(folder, tuple(rows), result)
+    return Trained(folder, tuple(read_rows(folder / "epochs.jsonl")), result)
 
 
 def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: Options) -> Loop:
@@ -314,7 +311,7 @@ class _Keeper(Observer):
 
     def _export(self, name: str) -> None:
         if self.team.first:
-            about = {"recipe": json.dumps(self.recipe.json()), "step": str(self.loop.run.step)}
+            about = {"recipe": self.recipe.json(), "step": self.loop.run.step}
             weights = exported(self.loop.plain().model, self.recipe.export == "fp16", about)
             write_bytes(self.folder / f"{name}.safetensors", weights)
 
