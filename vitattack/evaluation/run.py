@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
 from vitattack.data import DataSet
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.cost import Passes, counting, share
@@ -80,7 +80,7 @@ def run(
     device = victim.mean.device
     with Sink(out, job, list(data.cut(job.batch_size)), shard, fresh=fresh) as sink:
         watch(sink.records, sink.total)
-        if sink.todo:
+        if sink.todo or not learns(attack):  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = digest(victim, parameters=False)
         batches = Batches(victim, attack, job, threat)
