@@ -78,7 +78,7 @@ class Doubts:
         violations = sum(r.violation for r in self.records)
         fragile = sum(r.fragile for r in self.records)
         flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
-        outside = sum(bool(r.evidence.get("outside")) for r in self.records)
+        outside = sum(r.status == "robust" and bool(r.evidence.get("outside")) for r in self.records)
         backoffs = sum(event.get("backoffs", 0) for event in self.events)
         nudged = sum(event.get("nudged", 0) for event in self.events)
         if invalid:
