@@ -135,3 +135,17 @@ def test_offline_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITATTACK_OFFLINE", "1")
     assert "VITATTACK_OFFLINE" in str(perceptual.lpips_missing())
     assert asked == []
+
+
+@pytest.mark.usefixtures("no_backbone")
+def test_what_cannot_be_fetched_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(*arguments: object, **more: object) -> None:
+        asked.append(arguments)
+        raise OSError("no network")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    for _ in range(3):
+        vitattack.attack("perceptual(pgd, lpips=False)")
+    assert len(asked) <= 1
