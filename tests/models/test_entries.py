@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.transform import transform
 from vitattack.models import zoo
 from vitattack.models.adapters import ADAPTERS
@@ -70,6 +71,7 @@ def test_words_of_entries_mean_something() -> None:
         transform(entry.transform)
         if entry.threat is not None:
             parse_threat(entry.threat)
+        assert entry.dataset in {*CATALOGUE, "imagenette"}, entry.id  # `models check` looks for images by this name
         if entry.weights is None and not entry.id.startswith(("s000", "s002", "s004")):
             assert entry.page, entry.id
         if entry.arch is None:

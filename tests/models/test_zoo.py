@@ -232,7 +232,7 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: attack another"),
+        ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: choose another"),
         ("mimir/vit_b_cifar10", "have no direct address, .* by hand from https://drive.google.com/drive/folders/"),
         ("robustvlm/fare2-clip", "cannot be built by this version .*open_clip"),
         ("rb/Liu2023Comprehensive_Swin-C", "unknown model .* did you mean rb/Liu2023Comprehensive_Swin"),

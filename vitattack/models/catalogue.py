@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,39 @@ def entries(path: Path | None = None) -> dict[str, Entry]:
     if both:
         raise UsageError(f"'{both[0]}' in {own} is a model of vitattack: rename yours")
     return {**shipped, **added}
+
+
+def named(name: str) -> Entry:
+    """The entry of an id."""
+    known = entries()
+    if name not in known:
+        raise UsageError(did_you_mean("model", name, known))
+    return known[name]
+
+
+def weights_to_fetch(entry: Entry) -> Weights:
+    """The weights of an entry, or one line that says why no source has them."""
+    if entry.weights is None:
+        where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "choose another model"
+        reason = "are not public" if entry.page is None else "have no direct address"
+        raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
+    return entry.weights
+
+
+def search(text: str, dataset: str | None = None) -> list[Entry]:
+    """Entries whose id fits a pattern such as rb/*, or which contain a text in their id, data or summary."""
+    known = entries().values()
+    if dataset is not None and dataset not in (sets := {entry.dataset for entry in known}):
+        raise UsageError(did_you_mean("data set of the zoo", dataset, sets))
+    wanted = text.lower()
+    pattern = wanted if any(c in wanted for c in "*?[") else None
+
+    def fits(entry: Entry) -> bool:
+        if pattern is not None:
+            return fnmatchcase(entry.id.lower(), pattern)
+        return wanted in f"{entry.id} {entry.dataset} {entry.summary}".lower()
+
+    return [entry for entry in known if dataset in (None, entry.dataset) and fits(entry)]
 
 
 def user_file() -> Path:

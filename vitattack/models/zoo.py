@@ -16,7 +16,7 @@ from vitattack.errors import UsageError
 from vitattack.models import fetch, hub
 from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
-from vitattack.models.catalogue import Entry, entries
+from vitattack.models.catalogue import Entry, entries, weights_to_fetch
 from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
 from vitattack.models.victim import Victim, probe
 from vitattack.models.weights import SUFFIXES, load_strict, read_state
@@ -85,13 +85,10 @@ def _is_file(text: str) -> bool:
 
 def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
     """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
-    if entry.weights is None:
-        where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "attack another model"
-        reason = "are not public" if entry.page is None else "have no direct address"
-        raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
+    weights = weights_to_fetch(entry)
     if entry.arch is None:
         raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
-    state = fetch.state(entry.weights, name=entry.id, unsafe=unsafe_pickle)
+    state = fetch.state(weights, name=entry.id, unsafe=unsafe_pickle)
     victim = victim_of(entry)
     _fill(victim.model, state, entry.adapter, declared(entry), entry.id)
     record = {
@@ -99,7 +96,7 @@ def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
         "arch": entry.arch,
         "arch_kwargs": entry.arch_kwargs,
         "adapter": list(entry.adapter),
-        "weights": fetch.origin(entry.weights, entry.id),
+        "weights": fetch.origin(weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
     }
