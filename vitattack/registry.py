@@ -11,15 +11,21 @@ from typing import Generic, TypeVar, cast
 from vitattack.errors import UsageError
 
 T = TypeVar("T")
+LONGEST_NAME = 100
 
 
 def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
     """One line that says a name is unknown and what the user may have meant."""
     choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name[:LONGEST_NAME], choices, n=3, cutoff=0.5)
     some = ", ".join(choices[:20]) + (f" and {len(choices) - 20} more" if len(choices) > 20 else "")
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {some}"
-    return f"unknown {kind} '{name}': {hint}"
+    return f"unknown {kind} '{shortened(name)}': {hint}"
+
+
+def shortened(name: str) -> str:
+    words = " ".join(name.split())
+    return words if len(words) <= LONGEST_NAME else f"{words[:LONGEST_NAME]}..."
 
 
 class Registry(Generic[T]):

@@ -19,11 +19,12 @@ import yaml
 from vitattack._assets import ZOO_FILE
 from vitattack.errors import UsageError
 from vitattack.home import home, printable
-from vitattack.models.normalise import NORMALISERS
-from vitattack.models.sources import Weights, checked, weights_of
+from vitattack.models.normalise import NORMALISERS, sound
+from vitattack.models.sources import Weights, checked, typed, weights_of
 from vitattack.registry import did_you_mean
 
 LARGEST = 8 << 20
+LARGEST_INPUT = 8192
 MOST_VALUES = 1_000_000
 MERGED = ("weights", "protocols", "arch_kwargs")
 
@@ -158,7 +159,7 @@ def _check_growth(content: Any) -> None:
 def entry_of(item: Any, where: str, families: Any = None) -> Entry:
     """One model of a zoo file, checked; `where` is how a mistake in it is named."""
     if isinstance(item, dict) and "id" in item:
-        where = f"{where} ({item['id']})"
+        where = f"{where} ({printable(str(item['id']), 60)})"
     item = _with_family(item, families, where)
     protocols = item.pop("protocols", {}) if isinstance(item, dict) else {}
     values = checked(item, Entry, where)
@@ -168,10 +169,15 @@ def entry_of(item: Any, where: str, families: Any = None) -> Entry:
     values["normalize"] = _normalize(values.get("normalize"), where)
     for key in ("adapter", "unverified"):
         value = values.get(key) or ()
-        values[key] = (value,) if isinstance(value, str) else tuple(value)
+        values[key] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    entry = typed(Entry(**values), where)
+    if not entry.id or "\n" in entry.id:
+        raise UsageError(f"{where}: id must be one line of text")
+    if entry.num_classes < 1 or not 1 <= entry.input <= LARGEST_INPUT:
+        raise UsageError(f"{where}: num_classes must be 1 or more, input 1 to {LARGEST_INPUT} px")
     if values["arch"] is None and values["weights"] is not None and not values.get("notes"):
         raise UsageError(f"{where}: without arch, notes must say why it cannot be built")
-    return Entry(**values)
+    return entry
 
 
 def _with_family(item: Any, families: Any, where: str) -> Any:
@@ -196,7 +202,7 @@ def _reported(given: Any, protocols: Mapping[str, Any], where: str) -> list[Repo
         given = [{"metric": name, **protocols[name], "value": value} for name, value in given.items()]
     if not isinstance(given, list):
         raise UsageError(f"{where}: reported must be a list, or a mapping from protocols to values")
-    return [Reported(**checked(one, Reported, where)) for one in given]
+    return [typed(Reported(**checked(one, Reported, where)), f"{where}: reported") for one in given]
 
 
 def _normalize(given: Any, where: str) -> dict[str, list[float]] | None:
@@ -209,4 +215,6 @@ def _normalize(given: Any, where: str) -> dict[str, list[float]] | None:
         return None if pair is None else {"mean": list(pair[0]), "std": list(pair[1])}
     if not isinstance(given, dict) or set(given) != {"mean", "std"}:
         raise UsageError(f"{where}: normalize needs mean and std, or null for a model that takes [0,1]")
+    if not all(isinstance(part, list) for part in given.values()) or not sound(given["mean"], given["std"]):
+        raise UsageError(f"{where}: normalize needs mean and std as lists of 1 or 3 numbers, std above 0")
     return given

@@ -80,7 +80,9 @@ def _source(text: str) -> sources.Source:
         found = sources.parse(text)
         if found.kind == "embedded":
             raise UsageError("embedded weights ship with vitattack: name a file or an address")
-        return found
+        if found.kind != "file":
+            return found
+        text = found.where
     path = Path(text).expanduser()
     if not path.is_file():
         raise UsageError(f"weights file '{home.printable(text)}' does not exist: check the path")
