@@ -114,7 +114,7 @@ def test_check_compares_with_the_number_that_was_said(tmp_path: Path, here: Here
         (("x", "w.pt"), "add --arch, such as"),
         (("x", "w.pt", *ARCH[:4]), "add --normalize, such as"),
         (("x", "w.pt", "--arch", "small:tiny_vit_32", "--normalize", "none"), "does not fit the architecture"),
-        (("x", "w.pt", *ARCH, "--summary", "\x1b[31mred"), "summary is .* where printable text belongs"),
+        (("x", "w.pt", *ARCH, "--summary", "\x1b[31mred"), "where printable text belongs"),
         (("x", "file:nowhere.pt", *ARCH), "'nowhere.pt' does not exist"),
         (("x", "w.pt", *ARCH, "--clean", "many"), "write 91.2/10000"),
         (("x", "w.pt", *ARCH, "--clean", "101/5"), "write 91.2/10000"),
