@@ -133,6 +133,8 @@ def _read(path: Path, Loader: Any = yaml.SafeLoader) -> dict[str, Entry]:
         _check_growth(content)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise UsageError(f"cannot read the zoo file {path}: {printable(str(error), 300)}") from error
+    if isinstance(content, dict) and content.get("models", 0) is None:  # its last model was removed by hand
+        content["models"] = []
     if not isinstance(content, dict) or content.get("schema") != 1 or not isinstance(content.get("models"), list):
         raise UsageError(f"{path.name} is no zoo file: it needs 'schema: 1' and a list 'models'")
     families = content.get("families", {})
