@@ -274,6 +274,14 @@ def test_a_home_that_cannot_be_written_is_one_line(
         fetch.state(Weights((there.url + "/w",)), name="x")
 
 
+@pytest.mark.parametrize("given", ["x" * 5000, "~nobody-of-this-name/x"])
+def test_a_home_that_is_no_path_is_one_line(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITATTACK_HOME", given)
+    with pytest.raises(UsageError, match="VITATTACK_HOME '.*' is no path here .*: correct it") as caught:
+        cache.pin_file()
+    assert len(str(caught.value)) < 300
+
+
 TWO = """
 import sys, time
 from pathlib import Path
