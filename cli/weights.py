@@ -49,8 +49,8 @@ Examples:
 """,
 )
 @click.argument("name")
-@option("--data", help="Images to compare on; default: those that ship with vitattack, where they fit.")
-@option("--limit", type=click.IntRange(1), default=200, help="Only the first N images.")
+@option("--data", help="Images to compare on; default: of its data set, if they are on this machine.")
+@option("--limit", type=click.IntRange(1), default=200, help="How many of them, drawn at random.")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline.")
 @together(compute_options, output_options)
 @unsafe_option

@@ -2,10 +2,10 @@
 
     python benchmarks/perf/fab.py [--rounds 5] [--threads 1] [--steps 8]
 
-(t(2n iterations) - t(n iterations)) / n is the price of one, without start-up. Two phases, for their prices differ: while
-nothing fools the model (a class that cannot be overtaken) the logits of a point serve its verdict and the next
-linearisation; once an image is fooled, every iterate is judged, pulled back and linearised elsewhere, which takes a second
-forward in any code with these iterates. Target: at most 1.15 in the first phase.
+(t(2n iterations) - t(n iterations)) / n is the price of one, without start-up. Two phases: nothing fools the model (a class
+that cannot be overtaken), or every iterate does, outside the budget, as with the survivors of an evaluation. The package
+asks twice per iteration in both. We ask once: the logits of a point serve its verdict and the next linearisation, and a
+point that is pulled back is judged only inside the budget. Target: at most 1.15 in both phases.
 """
 
 from __future__ import annotations

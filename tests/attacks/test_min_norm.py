@@ -99,10 +99,25 @@ def test_a_success_beyond_the_budget_is_a_distance_and_not_a_claim(name: str, no
     lead = (victim(x)[:, 0] - victim(x)[:, 1]).detach()
     best = lead / (slope.abs().sum() if norm == "linf" else slope.norm())
     ball = LpBall(norm, float(best.min()) / 2)  # type: ignore[arg-type]
-    x_adv, evidence = run(MINIMAL[name, norm].replace("never", "first_success"), victim, ball, x)
-    assert not evidence["fooled"].any() and torch.equal(x_adv, x)
-    assert (evidence["first_fooled"] == -1).all()
-    assert (evidence["distance"] <= 1.05 * best).all() and (evidence["distance"] >= best * (1 - 1e-9)).all()
+    for stop in ("first_success", "never"):
+        x_adv, evidence = run(MINIMAL[name, norm].replace("never", stop), victim, ball, x)
+        assert not evidence["fooled"].any() and torch.equal(x_adv, x)
+        assert (evidence["first_fooled"] == -1).all()
+        assert (evidence["distance"] >= best * (1 - 1e-9)).all()
+    assert (evidence["distance"] <= 1.05 * best).all()  # to the end: where only a verdict is wanted, fab stops asking
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_beyond_the_budget_a_step_of_fab_is_one_forward(norm: str) -> None:
+    """Every iterate fools, none inside the budget: after the first, only points that could count are judged."""
+    victim, slope = linear_victim(gap=1.0)
+    x, _ = batch(N)
+    ball = LpBall(norm, 0.3 / float(slope.abs().sum() if norm == "linf" else slope.norm()))  # type: ignore[arg-type]
+    _, evidence = run("fab_t(targets=1, steps=40)", victim, ball, x)
+    assert not evidence["fooled"].any()
+    assert (evidence["forwards"] <= 40 + 3).all() and (evidence["backwards"] <= 40 + 1).all(), evidence["forwards"]
+    _, thorough = run("fab_t(targets=1, steps=40, stop=never)", victim, ball, x)
+    assert (thorough["forwards"] > 60).all()
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def test_check_compares_with_the_number_that_was_said(tmp_path: Path, here: Here
     assert here("models", "add", "honest", str(path), *VIT, "--clean", "66.1/10000").returncode == 0
     assert here("models", "add", "boasting", str(path), *VIT, "--clean", "95/10000").returncode == 0
     done = here("models", "check", "honest", "--limit", "100", "--threads", "1")
-    assert done.returncode == 0 and "fits" in done.stdout and "(n = 100) on cifar10-demo" in done.stdout, done.stderr
+    assert (
+        done.returncode == 0 and "fits" in done.stdout and "(n = 100) on cifar10-demo[random:100:0]" in done.stdout
+    ), done.stderr
     done = here("models", "check", "boasting", "--limit", "100", "--threads", "1", "--json")
     assert done.returncode == 1 and json.loads(done.stdout)["fits"] is False
     broken = {key: value.clone() for key, value in load_file(path).items()}

@@ -25,7 +25,7 @@ from vitattack.models.weights import load_strict
 
 LAYOUTS = sorted(HERE.glob("*.txt"))
 # One of each family that is quick to run; the rest is slow, and the script runs them all.
-QUICK = ("XCiT-S12", "ViT-S-ConvStem", "DeiT-S", "ConvNeXt-T-ConvStem", "MIMIR_Swin-B")
+QUICK = ("XCiT-S12", "ViT-S-ConvStem", "DeiT-S", "ConvNeXt-T-ConvStem", "MIMIR_Swin-B", "Liu2023Comprehensive_Swin-B")
 
 
 def stripped(layout: Layout, entry: Entry) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from vitattack._assets import EMBEDDED, ZOO_FILE
 from vitattack.errors import UsageError
 from vitattack.models import zoo
+from vitattack.models.architectures import build
 from vitattack.models.catalogue import entries
 from vitattack.models.small import SMALL
 from vitattack.models.victim import check_pixels, frozen, wrap
@@ -171,3 +173,120 @@ def test_freezing_is_undone_even_after_an_error() -> None:
         raise RuntimeError
     assert net.training and not net[1].training
     assert net[0].weight.requires_grad and not net[0].bias.requires_grad
+
+
+FAMILIES = """
+schema: 1
+families:
+  f:
+    num_classes: 10
+    input: 32
+    dataset: cifar10
+    normalize: cifar10
+    arch_kwargs: {num_heads: 2}
+    weights: {strip_prefix: "module."}
+    protocols:
+      aa: {metric: robust, n: null, protocol: AutoAttack, source: a paper}
+models:
+  - id: a
+    family: f
+    summary: s
+    arch: small:tiny_vit_32
+    arch_kwargs: {depth: 1}
+    weights: {from: ["gdrive:0123456789"]}
+    reported: {aa: 51.5}
+"""
+
+
+def test_entries_take_over_from_their_family(tmp_path: Path) -> None:
+    path = tmp_path / "zoo.yaml"
+    path.write_text(FAMILIES)
+    entry = entries(path)["a"]
+    assert entry.arch_kwargs == {"num_heads": 2, "depth": 1} and entry.num_classes == 10
+    assert entry.weights is not None and entry.weights.strip_prefix == ("module.",)
+    assert [(r.metric, r.value, r.n, r.protocol) for r in entry.reported] == [("robust", 51.5, None, "AutoAttack")]
+    assert zoo.declared(entry) == zoo.NORMALISERS["cifar10"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("family: f", "family: g"), r"model 1 \(a\): unknown family 'g'"),
+        (("families:\n  f:", "families:\n  g:"), "unknown family 'f'"),
+        (("reported: {aa: 51.5}", "reported: {ab: 51.5}"), "reported unknown protocol 'ab': did you mean aa"),
+        (("reported: {aa: 51.5}", "reported: 51.5"), "must be a list, or a mapping"),
+        (("normalize: cifar10", "normalize: cifar"), "unknown normalisation 'cifar': did you mean cifar10"),
+        (("arch: small:tiny_vit_32", "arch: null"), "without arch, notes must say why"),
+        (("    input: 32\n", ""), "input is missing"),
+    ],
+)
+def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "zoo.yaml"
+    assert change[0] in FAMILIES
+    path.write_text(FAMILIES.replace(*change))
+    with pytest.raises(UsageError, match=message) as caught:
+        entries(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: attack another"),
+        (
+            "mimir/vit_b_cifar10",
+            "have no direct address, .* from https://drive.google.com/drive/folders/.* give FILE --like mimir",
+        ),
+        ("robustvlm/fare2-clip", "cannot be built by this version .*open_clip"),
+        ("rb/Liu2023Comprehensive_Swin-C", "unknown model .* did you mean rb/Liu2023Comprehensive_Swin"),
+    ],
+)
+def test_entries_that_cannot_be_loaded_say_why(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        zoo.load(name, CPU)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_with_classes_and_an_adapter(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    model = build("vit_tiny_patch4_32", {"num_classes": 7, "depth": 1})
+    wrapped = {"0.mean": torch.full((3,), 0.5), "0.std": torch.full((3,), 0.5)}
+    save_file({**wrapped, **{f"1.{name}": t for name, t in model.state_dict().items()}}, path)
+    options = zoo.FileOptions(
+        arch="vit_tiny_patch4_32", arch_kwargs={"depth": 1}, num_classes=7, normalize="half", adapter="normaliser"
+    )
+    victim = zoo.load(str(path), CPU, options).victim
+    assert victim.num_classes == 7 and victim.input_size == 32
+    x = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(victim(x), model.eval()((x - 0.5) / 0.5))
+    for change, message in (
+        ({"adapter": "normalizer"}, "unknown adapter 'normalizer': did you mean normaliser"),
+        ({"normalize": "imagenet"}, "normalises with 0.mean or std 0.5, 0.5, 0.5, which is not what is declared"),
+        ({"arch_kwargs": {"depth": 1, "num_classes": 8}}, "--num-classes says 7, --arch-kwargs 8: give one of them"),
+        ({"num_classes": 8}, "does not fit the architecture: head"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            zoo.load(str(path), CPU, replace(options, **change))
+
+
+def test_a_file_fetched_by_hand_is_read_as_its_entry_says(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pth"
+    model = build("vit_tiny_patch2_32", {"global_pool": "avg"})
+    torch.save({"model_state_dict": {f"module.base_model.{n}": t for n, t in model.state_dict().items()}}, path)
+    loaded = zoo.load(str(path), CPU, zoo.FileOptions(like="mimir/vit_t_cifar10"))
+    assert loaded.victim.name == str(path) and not loaded.victim.normalises
+    assert loaded.entry is not None and loaded.entry.reported[0].value == 84.82
+    x = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(loaded.victim(x), model.eval()(x))
+    for options, message in (
+        (zoo.FileOptions(like="mimir/vit_x_cifar10"), "did you mean mimir/vit_"),
+        (zoo.FileOptions(like="mimir/vit_t_cifar10", arch="x"), "drop the other options"),
+        (zoo.FileOptions(like="mimir/vit_s_cifar10"), "does not fit the architecture"),
+        (zoo.FileOptions(like="robustvlm/fare2-clip"), "cannot be built"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            zoo.load(str(path), CPU, options)
+    with pytest.raises(UsageError, match="--like describes a checkpoint file, 'tiny-vit' is none"):
+        zoo.load("tiny-vit", CPU, zoo.FileOptions(like="tiny-vit"))

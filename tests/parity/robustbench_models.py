@@ -90,7 +90,7 @@ def compare(name: str, python: str, record: bool) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="interpreter of the environment that holds RobustBench")
-    parser.add_argument("--only", default="", help="only the cases whose id contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="only the cases whose id contains one of these")
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -106,7 +106,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ["VITATTACK_HOME"] = home
         for name in CASES:
-            if args.only in name:
+            if any(part in name for part in args.only):
                 difference, size = compare(name, args.python, args.record)
                 bad += difference > BOUND
                 verdict = "ok" if difference <= BOUND else "DIFFERS"

@@ -60,7 +60,8 @@ def old_swin(key: str) -> str:
 
 LAYOUTS = {  # container, prefix, does the file keep derived buffers under old Swin names
     "Debenedetti": ("namespace", "", False),
-    "Liu": ("plain", "", True),
+    "Liu2023Comprehensive_ConvNeXt": ("plain", "", False),
+    "Liu2023Comprehensive_Swin": ("plain", "", True),
     "Mo2022When_Swin": ("state_dict", "module.", True),
     "Mo2022When_ViT": ("state_dict", "module.", False),
     "RodriguezMunoz": ("state_dict", "module.model.", True),

@@ -74,7 +74,7 @@ def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("norm", EPS)
-@pytest.mark.parametrize("text", ["fab(steps=6)", "fab_t(steps=6, targets=2)"])
+@pytest.mark.parametrize("text", ["fab(steps=6, stop=never)", "fab_t(steps=6, targets=2, stop=never)"])
 def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every point where either code asks the model, one image at a time, nothing inside the budget."""
     victim = zoo.load("tiny-vit", torch.device("cpu")).victim.double()

@@ -28,8 +28,10 @@ class FAB:
     One that fools the victim is pulled back towards the image before the next step. With `targets` the boundaries are
     those to the k likeliest wrong classes of the clean image, one run each (one gradient per step); without, a step goes
     to the nearest of all (a gradient per wrong class). The logits of a new point give its verdict and the next
-    linearisation; only a point that is pulled back costs a second forward. First runs start at the image, restarts at
-    random points up to half of eps away. What was found and who leaves: `Nearest`.
+    linearisation, so that a step is one forward and one backward. A point that is pulled back would need a second
+    forward for its own verdict; with stop="first_success" that is spent only inside the budget, where a verdict
+    counts: beyond, a point after one that fooled is taken to fool as well. stop="never" asks everywhere, as released.
+    First runs start at the image, restarts at random points up to half of eps away. What was found: `Nearest`.
     """
 
     ball: LpBall
@@ -96,10 +98,11 @@ class FAB:
         for t in range(self.steps + 1):
             # the start is judged by nobody: the image was, and a random point is no candidate
             known = suspect | (t in (0, self.steps))
-            fooled = torch.zeros_like(known)
-            if t and bool(known.any()):
-                rows = active[known]
-                fooled[known] = _judge(victim, rows, point[known], y[rows], nearest, before + t)[0]
+            fooled = suspect & self._beyond(nearest.x[active], point)
+            ask = known & ~fooled
+            if t and bool(ask.any()):
+                rows = active[ask]
+                fooled[ask] = _judge(victim, rows, point[ask], y[rows], nearest, before + t)[0]
                 keep = ~nearest.done[active]
                 active, point, known, fooled = (each[keep] for each in (active, point, known, fooled))
             if t == self.steps or len(active) == 0:
@@ -128,6 +131,12 @@ class FAB:
                     each[keep] for each in (active, suspect, origin, point, gap, slope)
                 )
             point = self._step(origin, point, gap, slope)
+
+    def _beyond(self, origin: Tensor, point: Tensor) -> Tensor:
+        """(B,) points whose verdict would not count: those outside the budget, where only the budget matters."""
+        if self.stop == "never":
+            return torch.zeros(len(point), dtype=torch.bool, device=point.device)
+        return self._norm((point - origin).flatten(1)) > self.ball.eps
 
     def _pulled(self, origin: Tensor, point: Tensor) -> Tensor:
         return origin + self.beta * (point - origin)

@@ -17,7 +17,7 @@ from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence,
 from vitattack.data import DataSet
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.cost import Passes, counting, share
-from vitattack.evaluation.doubts import Doubts, first_look
+from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.provenance import provenance
@@ -126,7 +126,7 @@ def finish(
     if everything is None:
         return None
     events = sink.events()
-    told = [*of_attack, *square_helps(job.attack, everything)]
+    told = [*of_attack, *square_helps(job.attack, everything), *unconfirmed(model_record or {})]
     found = Doubts(everything, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     seconds = sum(event.get("seconds", 0.0) for event in events)

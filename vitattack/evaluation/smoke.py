@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from vitattack import home
+from vitattack.data import asked
+from vitattack.data.catalogue import CATALOGUE
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.api import open_data, reported_clean, resolve_device, usable_cores, wish
@@ -72,8 +74,11 @@ def look(
     place = resolve_device(device, name)
     with numerics(usable_cores() if threads is None else threads):
         loaded = zoo.load(name, place, zoo.FileOptions(unsafe_pickle=unsafe_pickle))
-        text = data or AT_HAND.get(entry.dataset)
-        clean = None if text is None else _clean(loaded, text, limit, data_dir, batch_size, place)
+        folder = Path(data_dir) if data_dir else None
+        text = data or _at_hand(entry, folder)
+        if text is not None and not text.endswith("]"):
+            text = f"{text}[random:{limit}:0]"  # the first images of a folder are of one class
+        clean = None if text is None else _clean(loaded, text, folder, batch_size, place)
     reported = reported_clean(entry)
     return Look(
         model=name,
@@ -88,11 +93,19 @@ def look(
     )
 
 
+def _at_hand(entry: Entry, data_dir: Path | None) -> str | None:
+    """A text for images of the entry's data set that need not be fetched."""
+    if entry.dataset in AT_HAND:
+        return AT_HAND[entry.dataset]
+    known = CATALOGUE.get(entry.dataset)
+    return entry.dataset if known is not None and known.here(data_dir) else None
+
+
 def _clean(
-    loaded: zoo.Loaded, text: str, limit: int, data_dir: str | Path | None, batch_size: int, place: torch.device
+    loaded: zoo.Loaded, text: str, data_dir: Path | None, batch_size: int, place: torch.device
 ) -> stats.Accuracy:
-    victim = loaded.victim
-    samples = open_data(text, limit, Path(data_dir) if data_dir else None, wish(None, victim))
+    samples = open_data(text, None, data_dir, wish(None, loaded.victim))
+    victim = asked(loaded.victim, samples.classes)
     correct = 0
     with frozen(victim), torch.no_grad():
         for start in range(0, len(samples.rows), batch_size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,14 @@ from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
 from vitattack.models.catalogue import Entry, entries
 from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
+from vitattack.models.sources import Weights
 from vitattack.models.victim import Victim, probe
 from vitattack.models.weights import SUFFIXES, load_strict, read_state
 from vitattack.registry import did_you_mean, resembles
+
+# Where training scripts put their tensors, for files of entries that say nothing about it.
+CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
+PREFIXES = ("module.", "base_model.", "model.")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class FileOptions:
     weights_key: str | None = None
     strip_prefix: str | None = None
     adapter: str | None = None
+    like: str | None = None  # a zoo entry that says all of this
     unsafe_pickle: bool = False  # the one word that is also for zoo entries
 
 
@@ -91,7 +97,9 @@ def _is_file(text: str) -> bool:
 def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
     """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
     if entry.weights is None:
-        where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "attack another model"
+        where = (
+            f"fetch them from {entry.page} and give FILE --like {entry.id}" if entry.page else "attack another model"
+        )
         reason = "are not public" if entry.page is None else "have no direct address"
         raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
     if entry.arch is None:
@@ -178,6 +186,8 @@ def _from_timm(text: str) -> Loaded:
 def _from_file(path: Path, options: FileOptions) -> Loaded:
     if not _is_file(str(path)):
         raise UsageError(f"weights file '{str(path)[:80]}' does not exist: check the path, or name a model of the zoo")
+    if options.like is not None:
+        return _like(path, options.like, options)
     if options.arch is None:
         raise UsageError(f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224")
     if options.normalize is None:
@@ -210,6 +220,18 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
         "normalize": options.normalize,
     }
     return Loaded(victim, None, record)
+
+
+def _like(path: Path, name: str, options: FileOptions) -> Loaded:
+    """A file fetched by hand, read as the entry says; a sha256 of the entry holds for it, too."""
+    if name not in entries():
+        raise UsageError(did_you_mean("model", name, entries()))
+    if options != FileOptions(like=name, unsafe_pickle=options.unsafe_pickle):
+        raise UsageError(f"--like {name} says all there is to say about '{path.name}': drop the other options")
+    entry = entries()[name]
+    weights = entry.weights or Weights((), weights_key=CONTAINERS, strip_prefix=PREFIXES)
+    here = replace(weights, mirrors=(f"file:{path}",))
+    return from_entry(replace(entry, id=str(path), weights=here), unsafe_pickle=options.unsafe_pickle)
 
 
 def with_classes(options: FileOptions) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""`vitattack models list|info`, and `eval` of a checkpoint that nobody registered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+
+from tests.cli.conftest import Here
+
+
+def test_info_says_what_an_evaluation_needs_to_know(here: Here) -> None:
+    def run(*words: str) -> str:
+        done = here(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    content = json.loads(run("models", "info", "rb/Debenedetti2022Light_XCiT-S12/cifar10", "--json"))
+    figures = content["figures"]
+    assert figures["parameters"] == 25_872_154 and len(figures["attention"]) == 14
+    assert content["normalize"] == {"mean": [0.4914, 0.4822, 0.4465], "std": [0.2471, 0.2435, 0.2616]}
+    assert [r["value"] for r in content["reported"]] == [90.06, 56.14]
+    assert content["whereabouts"] == "not cached" and content["licence"].startswith("MIT")
+    text = run("models", "info", "s004/tora_vit_b_16-0.5", "--format", "csv")
+    assert "cannot be built here" in text and "not public" in text and "mce 34.44 %, n = ?" in text
+
+
+def test_list_finds_entries_by_text(here: Here) -> None:
+    found = [entry["id"] for entry in json.loads(here("models", "list", "AdvXL", "--json").stdout)]
+    assert found == ["advxl/vit_h14", "advxl/vit_g14"]
+    line = "rb/Xu2024MIMIR_Swin-B,imagenet,linf:4/255,76.6 (5000),55.9 (5000),not cached"
+    assert line in here("models", "list", "mimir_swin", "--format", "csv").stdout
+
+
+def test_eval_of_a_users_checkpoint_with_nothing_registered(tmp_path: Path, here: Here) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=100, depth=1)
+    torch.save({"epoch": 3, "state_dict": {f"module.{k}": t for k, t in model.state_dict().items()}}, tmp_path / "c.pt")
+    x = np.random.default_rng(0).integers(0, 256, (2, 224, 224, 3), dtype=np.uint8)
+    np.savez(tmp_path / "d.npz", image=x, label=np.array([1, 2]))
+    words = ["--arch", "vit_tiny_patch16_224", "--arch-kwargs", '{"depth": 1}', "--num-classes", "100"]
+    words += ["--normalize", "imagenet", "--weights-key", "state_dict", "--strip-prefix", "module.", "--threads", "1"]
+    done = here("eval", "./c.pt", "fgsm", "--data", "npz:d.npz", *words, "--quiet", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n"] == 2
