@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
 from vitattack.models.sources import Weights
 from vitattack.models.victim import Victim, probe
 from vitattack.models.weights import SUFFIXES, load_strict, read_state
-from vitattack.registry import did_you_mean
+from vitattack.registry import did_you_mean, resembles
 
 # Where training scripts put their tensors, for files of entries that say nothing about it.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
@@ -69,12 +69,17 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     elif text in ATTACKS:
         raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
     else:
-        raise UsageError(
-            did_you_mean("model", text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"])
-        )
+        raise UsageError(_unknown(text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"]))
     loaded.victim.to(device).float().eval()
     probe(loaded.victim)
     return loaded
+
+
+def _unknown(text: str, known: Sequence[str]) -> str:
+    """A word that is no model and near none may be an attack with a typo: both stand in one list on a command line."""
+    if not resembles(text, known) and resembles(text, ATTACKS):
+        return did_you_mean("model or attack", text, ATTACKS)
+    return did_you_mean("model", text, known)
 
 
 def _shelves(known: Iterable[str]) -> set[str]:
