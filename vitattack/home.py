@@ -25,7 +25,9 @@ def home() -> Path:
             path = Path(given).expanduser().absolute()
             path.exists()
         except (OSError, RuntimeError, ValueError) as error:  # a name too long, or a user who is none
-            raise UsageError(f"VITATTACK_HOME '{printable(given)}' is no path here ({error.args[-1]}): correct it") from error
+            raise UsageError(
+                f"VITATTACK_HOME '{printable(given)}' is no path here ({error.args[-1]}): correct it"
+            ) from error
         return path
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "vitattack"

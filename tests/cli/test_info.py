@@ -86,7 +86,7 @@ def test_list_does_not_wait_for_torch() -> None:
 
 def test_weights_to_fetch_by_hand_say_where(here: Here) -> None:
     done = here("models", "pull", "singh/ViT-B")
-    assert done.returncode == 2 and "by hand from https://nc.mlcloud.uni-tuebingen.de/index.php/s/XLL" in done.stderr
+    assert done.returncode == 2 and "from https://nc.mlcloud.uni-tuebingen.de/index.php/s/XLL" in done.stderr
 
 
 def test_eval_of_a_users_checkpoint_with_nothing_registered(tmp_path: Path, here: Here) -> None:

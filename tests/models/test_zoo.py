@@ -261,7 +261,11 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
     ("name", "message"),
     [
         ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: choose another"),
-        ("mimir/vit_b_cifar10", "have no direct address, .* by hand from https://drive.google.com/drive/folders/"),
+        (
+            "mimir/vit_b_cifar10",
+            "have no direct address, .* from https://drive.google.com/drive/folders/.* give FILE --like mimir",
+        ),
+        ("singh/eps8", "from https://.* and give FILE with --arch and --normalize"),
         ("robustvlm/fare2-clip", "cannot be built by this version .*open_clip"),
         ("rb/Liu2023Comprehensive_Swin-C", "unknown model .* did you mean rb/Liu2023Comprehensive_Swin"),
     ],
@@ -293,3 +297,25 @@ def test_a_file_with_classes_and_an_adapter(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             zoo.load(str(path), CPU, replace(options, **change))
+
+
+def test_a_file_fetched_by_hand_is_read_as_its_entry_says(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pth"
+    model = build("vit_tiny_patch2_32", {"global_pool": "avg"})
+    torch.save({"model_state_dict": {f"module.base_model.{n}": t for n, t in model.state_dict().items()}}, path)
+    loaded = zoo.load(str(path), CPU, zoo.FileOptions(like="mimir/vit_t_cifar10"))
+    assert loaded.victim.name == str(path) and not loaded.victim.normalises
+    assert loaded.entry is not None and loaded.entry.reported[0].value == 84.82
+    x = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(loaded.victim(x), model.eval()(x))
+    for options, message in (
+        (zoo.FileOptions(like="mimir/vit_x_cifar10"), "did you mean mimir/vit_"),
+        (zoo.FileOptions(like="mimir/vit_t_cifar10", arch="x"), "drop the other options"),
+        (zoo.FileOptions(like="mimir/vit_s_cifar10"), "does not fit the architecture"),
+        (zoo.FileOptions(like="robustvlm/fare2-clip"), "cannot be built"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            zoo.load(str(path), CPU, options)
+    with pytest.raises(UsageError, match="--like describes a checkpoint file, 'tiny-vit' is none"):
+        zoo.load("tiny-vit", CPU, zoo.FileOptions(like="tiny-vit"))

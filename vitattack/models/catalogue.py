@@ -92,7 +92,8 @@ def named(name: str) -> Entry:
 def weights_to_fetch(entry: Entry) -> Weights:
     """The weights of an entry, or one line that says why no source has them."""
     if entry.weights is None:
-        where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "choose another model"
+        how = f"--like {entry.id}" if entry.arch else "with --arch and --normalize"
+        where = f"fetch them from {entry.page} and give FILE {how}" if entry.page else "choose another model"
         reason = "are not public" if entry.page is None else "have no direct address"
         raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
     return entry.weights
