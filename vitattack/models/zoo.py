@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from vitattack.errors import UsageError
 from vitattack.models import fetch, hub
 from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
-from vitattack.models.catalogue import Entry, entries
+from vitattack.models.catalogue import Entry, entries, weights_to_fetch
 from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
 from vitattack.models.sources import Weights
 from vitattack.models.victim import Victim, probe
 from vitattack.models.weights import SUFFIXES, load_strict, read_state
-from vitattack.registry import did_you_mean
+from vitattack.registry import did_you_mean, resembles
 
 # Where training scripts put their tensors, for files of entries that say nothing about it.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
@@ -69,12 +69,17 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     elif text in ATTACKS:
         raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
     else:
-        raise UsageError(
-            did_you_mean("model", text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"])
-        )
+        raise UsageError(_unknown(text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"]))
     loaded.victim.to(device).float().eval()
     probe(loaded.victim)
     return loaded
+
+
+def _unknown(text: str, known: Sequence[str]) -> str:
+    """A word that is no model and near none may be an attack with a typo: both stand in one list on a command line."""
+    if not resembles(text, known) and resembles(text, ATTACKS):
+        return did_you_mean("model or attack", text, ATTACKS)
+    return did_you_mean("model", text, known)
 
 
 def _shelves(known: Iterable[str]) -> set[str]:
@@ -91,15 +96,10 @@ def _is_file(text: str) -> bool:
 
 def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
     """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
-    if entry.weights is None:
-        where = (
-            f"fetch them from {entry.page} and give FILE --like {entry.id}" if entry.page else "attack another model"
-        )
-        reason = "are not public" if entry.page is None else "have no direct address"
-        raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
+    weights = weights_to_fetch(entry)
     if entry.arch is None:
         raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
-    state = fetch.state(entry.weights, name=entry.id, unsafe=unsafe_pickle)
+    state = fetch.state(weights, name=entry.id, unsafe=unsafe_pickle)
     victim = victim_of(entry)
     _fill(victim.model, state, entry.adapter, declared(entry), entry.id)
     record = {
@@ -107,7 +107,7 @@ def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
         "arch": entry.arch,
         "arch_kwargs": entry.arch_kwargs,
         "adapter": list(entry.adapter),
-        "weights": fetch.origin(entry.weights, entry.id),
+        "weights": fetch.origin(weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
     }
