@@ -119,3 +119,17 @@ def test_doubts_that_hang_on_the_victim_survive_a_resume(toy: Victim) -> None:
     ready = attack.prepare(toy, lambda: (x, toy(x).argmax(1)), rng=SampleRng(0, (0,)))
     assert any("12 targets were asked for" in doubt for doubt in ready.doubts())
     assert recall(attack, toy, learned(ready)).doubts() == ready.doubts()
+
+
+def test_what_one_stage_saw_stays_seen(toy: Victim) -> None:
+    """A stage without a gradient beside one that has some: the flat one is in the evidence wherever it stood."""
+    x = toy_pictures(4)
+    with torch.no_grad():
+        y = toy(x).argmax(1)
+    tiny = LpBall("linf", 1e-6)
+    for text in (
+        "worst(pgd(loss=margin(kappa=-1000000000), steps=1), pgd(steps=1))",
+        "worst(pgd(steps=1), mim(steps=1))",
+    ):
+        evidence = spec.build(text, tiny)(toy, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
+        assert evidence["zero_grad"].tolist() == ["kappa" in text] * 4

@@ -99,10 +99,11 @@ class Stages:
                 evidence[passes][active] += crafted.evidence[passes]
             for name in crafted.evidence.keys() - evidence.keys():
                 rows = crafted.evidence[name]
-                nothing = 0 if rows.dtype == torch.bool else -1
+                nothing = 0 if _gathers(name, rows) else -1
                 evidence[name] = torch.full((len(x),), nothing, dtype=rows.dtype, device=x.device)
             for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", self.name}:
-                evidence[name][active] = crafted.evidence[name]
+                rows = crafted.evidence[name]
+                evidence[name][active] = evidence[name][active] | rows if _gathers(name, rows) else rows
             # a claim is looked at again; one that makes all its steps claims nothing of where it ended
             claimed = crafted.evidence["fooled"]
             looked = torch.ones_like(claimed) if getattr(attack, "unseen", False) else claimed
@@ -124,3 +125,8 @@ class Stages:
                 plain = victim.verdict(x_adv[looked], logits)  # type: ignore[operator]
                 fooled[looked] = ~losses.correct(plain, y[looked])
         return fooled
+
+
+def _gathers(name: str, rows: Tensor) -> bool:
+    """What one stage has seen, such as a gradient of zero, stays seen whatever the next one sees."""
+    return rows.dtype == torch.bool or name == "flags"
