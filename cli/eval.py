@@ -56,6 +56,8 @@ def command(
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
+        if given["perceptual"]:
+            raise click.UsageError("--controls compares runs that count alone: give --perceptual to a run of its own")
         attacks = tuple(with_bases(attacks))
         if len(parse_many(given["threat"])) > 1:
             raise click.UsageError("--controls compares runs under one budget: give one --threat")

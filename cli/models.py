@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
 
 from .options import output_options
@@ -15,7 +13,7 @@ from .weights import add, check, pull
 def command(ctx: click.Context) -> None:
     """The models of the zoo. timm:ARCH.TAG, hf-hub:OWNER/NAME and checkpoint files need no entry."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(listing, text="", as_json=False, form="table", quiet=False)
+        ctx.invoke(listing, text="", data=None, cached=False, as_json=False, form="table", quiet=False)
 
 
 for _command in (pull, check, add):
@@ -27,22 +25,28 @@ for _command in (pull, check, add):
     epilog="""\b
 Examples:
   vitattack models list
-  vitattack models list swin            entries with this text in their id, data or summary
+  vitattack models list swin               entries with this text in their id, data or summary
+  vitattack models list 'rb/*' --data cifar10
+  vitattack models list --cached           what can be attacked without the network
   vitattack models list --json
 """,
 )
 @click.argument("text", default="")
+# No environment variables: that of --data is for what is evaluated.
+@click.option("--data", help="Only those trained for this data set, such as cifar10.")
+@click.option("--cached", is_flag=True, help="Only those whose weights are on this machine.")
 @output_options
-def listing(text: str, as_json: bool, form: str, quiet: bool) -> None:
-    """Every entry with its reported numbers, or those that contain TEXT."""
-    from vitattack.models.catalogue import entries
-    from vitattack.report.models import listing as table
+def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
+    """Every entry with its reported numbers, or those that contain TEXT, or whose id fits a pattern such as 'rb/*'."""
+    from vitattack.models.catalogue import search
+    from vitattack.report.models import here
+    from vitattack.report.models import listing as rows
 
     from .output import show
 
-    wanted = text.lower()
-    found = [e for e in entries().values() if wanted in f"{e.id} {e.dataset} {e.summary}".lower()]
-    show(table(found), [dataclasses.asdict(e) for e in found], "json" if as_json else form)
+    found = search(text, data)
+    table, content = rows(filter(here, found) if cached else found)
+    show(table, content, "json" if as_json else form)
 
 
 @command.command("info", epilog="Example:  vitattack models info rb/Liu2023Comprehensive_Swin-B")
@@ -52,16 +56,14 @@ def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """One entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,
     weights, licence. The weights themselves are not needed.
     """
-    from vitattack.errors import UsageError
-    from vitattack.models.catalogue import entries
+    from vitattack.models.catalogue import named
+
+    entry = named(name)  # a typo is answered before torch is imported
+
     from vitattack.models.figures import figures
-    from vitattack.registry import did_you_mean
     from vitattack.report.models import content, details
 
     from .output import show
 
-    if name not in entries():
-        raise UsageError(did_you_mean("model", name, entries()))
-    entry = entries()[name]
     found = figures(entry) if entry.arch is not None else None
     show(details(entry, found), content(entry, found), "json" if as_json else form)

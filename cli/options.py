@@ -87,6 +87,7 @@ file_options = together(
     option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
     option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
     option("--adapter", help="Renames tensors before loading: swin, timm, normaliser or vit-patch."),
+    option("--like", metavar="ID", help="Read the file as this zoo entry says, instead of the options above."),
     unsafe_option,
 )
 compute_options = together(
@@ -128,7 +129,7 @@ def model_options(given: dict[str, Any]) -> FileOptions:
         raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
     if not isinstance(arch_kwargs, dict):
         raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
-    keys = ("arch", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "unsafe_pickle")
+    keys = ("arch", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like", "unsafe_pickle")
     return FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import click
 from rich.console import Console
 
 from vitattack.report.table import Table
+
+LONGEST = 1000  # characters of a line that is read by a program
 
 
 def show(tables: Table | Sequence[Table], content: Any, form: str) -> None:
@@ -20,8 +23,20 @@ def show(tables: Table | Sequence[Table], content: Any, form: str) -> None:
         if number:
             click.echo()
         if form == "table":
-            Console(soft_wrap=False).print(table.rich())
+            _print(table)
             for note in table.notes:
                 click.echo(note)
         else:
             click.echo({"md": table.markdown, "csv": table.csv, "latex": table.latex}[form](), nl=False)
+
+
+def _print(table: Table) -> None:
+    """On the width of the terminal; names to copy are kept whole, on lines of their own or in lines as long as they are."""
+    console, shown = Console(soft_wrap=False), table.rich()
+    if table.whole:
+        wanted = console.measure(shown, options=console.options.update(width=LONGEST)).maximum
+        if wanted > console.width and (console.is_terminal or "COLUMNS" in os.environ):
+            click.echo(table.stacked())
+            return
+        console.width = max(wanted, console.width)
+    console.print(shown)

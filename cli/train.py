@@ -39,6 +39,7 @@ together. A recipe is YAML: see benchmarks/train; `base: NAME` takes the keys of
 @option("--log", multiple=True, help="Also log to tensorboard, wandb or trackio; may be given several times.")
 @option("--keep-going", is_flag=True, help="Only warn where training would be stopped (collapse, overfitting).")
 @option("--fresh", is_flag=True, help="Forget what is stored of this run and start over.")
+@option("--plan", "only_plan", is_flag=True, help="Say what the run would take, from ten steps, and train nothing.")
 @option("--add", "name", metavar="NAME", help="Register the best weights as a model of your own.")
 @together(output_options)
 def command(
@@ -47,6 +48,7 @@ def command(
     data_dir: str | None,
     init: str | None,
     name: str | None,
+    only_plan: bool,
     as_json: bool,
     form: str,
     quiet: bool,
@@ -58,7 +60,7 @@ def command(
     Training stops early when the loss is NaN, clean accuracy collapses or one-step training overfits. The folder holds
     best.safetensors and last.safetensors, epochs.csv, epochs.jsonl, steps.jsonl and result.json.
     """
-    from vitattack.report.train import recipes, summary
+    from vitattack.report.train import priced, recipes, summary
     from vitattack.train import recipe as recipe_texts
 
     from .output import show
@@ -69,12 +71,17 @@ def command(
         show(table, content, form)
         return
     from vitattack.train.export import register
-    from vitattack.train.run import Options, train
+    from vitattack.train.run import Options, planned, train
 
     from .signals import catch_sigterm
     from .training import TrainingScreen
 
     asked = [*changes, *([f"init={init}"] if init else [])]
+    if only_plan:
+        wanted = recipe_texts.load(recipe, asked)
+        found = planned(wanted, data_dir=data_dir, device=given["device"], threads=given["threads"])
+        show(*priced(wanted, found), form)
+        return
     options = Options(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
     catch_sigterm()
     with TrainingScreen(quiet) as screen:

@@ -28,13 +28,15 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
     anything is parsed; where the zoo has no sha256, that of the first download is kept in a lock file and holds from
     then on. Everything lies in VITATTACK_HOME, by default in the cache folder of the platform.
     """
-    from vitattack.evaluation.smoke import entry_named
+    from vitattack.models.catalogue import named, weights_to_fetch
+
+    wanted = {name: weights_to_fetch(named(name)) for name in names}  # a typo is answered before torch is imported
+
     from vitattack.models import fetch
     from vitattack.report.weights import pulled
 
     from .output import show
 
-    wanted = {name: weights for name in names if (weights := entry_named(name).weights)}
     files = {name: fetch.pull(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
     table, content = pulled(files, {name: fetch.origin(weights, name) for name, weights in wanted.items()})
     show(table, content, "json" if as_json else form)

@@ -125,3 +125,13 @@ def test_gama_anchors_where_it_is_told_to() -> None:
 def test_targets_come_from_the_clean_output() -> None:
     loss = losses.TargetedMargin(1)
     assert loss.remember(LOGITS.flip(1), LOGITS, Y, RNG)["target"].tolist() == [2, 1]
+
+
+def test_few_classes_are_refused_or_fall_back() -> None:
+    two, y = torch.tensor([[1.0, 3.0]]), torch.zeros(1, dtype=torch.long)
+    with pytest.raises(UsageError, match="'dlr' needs at least 3 classes, the model has 2"):
+        losses.DLR()(two, y)
+    assert losses.DLR(fallback=True)(two, y).tolist() == [2.0]
+    assert losses.DLR(fallback=True)(LOGITS, Y).tolist() == losses.DLR()(LOGITS, Y).tolist()
+    with pytest.raises(UsageError, match="'mifpe' needs at least 2 classes, the model has 1"):
+        losses.MIFPE()(two[:, :1], y)

@@ -96,3 +96,56 @@ def test_lpips_with_its_trunk_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.shape == (3,) and bool((found > 0).all())
     assert perceptual.measures(x, x, lpips=True)["lpips"].tolist() == [0, 0, 0]
     assert perceptual.measures(x[:, :1], x[:, :1], lpips=True)["lpips"].shape == (3,)  # grey images too
+
+
+@pytest.mark.parametrize("inner", ["eot(pgd(steps=2), n=2)", "fp64(pgd(steps=2))", "scale(0.5, pgd(steps=2))"])
+def test_attacks_through_views_are_measured_too(
+    inner: str, toy: torch.nn.Module, toy_images: tuple[Tensor, Tensor]
+) -> None:
+    plain = vitattack.attack(inner, threat="linf:8/255")(toy, *toy_images)
+    sized = vitattack.attack(f"perceptual({inner}, lpips=False)", threat="linf:8/255")(toy, *toy_images)
+    assert torch.equal(plain.x_adv, sized.x_adv) and "ssim" in sized.evidence
+    with pytest.raises(UsageError, match="do not hold each other"):
+        vitattack.attack(f"eot({inner})")
+
+
+@pytest.mark.parametrize("text", ["worst(perceptual(pgd, lpips=False), gama)", "aas+perceptual(pgd, lpips=False)"])
+def test_only_what_comes_out_at_the_end_is_measured(text: str) -> None:
+    """A later stage would leave the sizes of another candidate behind, or none."""
+    with pytest.raises(UsageError, match="write it outermost"):
+        vitattack.attack(text)
+
+
+def test_images_too_small_for_lpips_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import lpips
+
+    model = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()
+    monkeypatch.setattr(perceptual, "lpips_model", lambda: model)
+    x = X[:, :, :31, :31].float()
+    assert perceptual.measures(x, x, lpips=True)["lpips"].tolist() == [0, 0, 0]
+    with pytest.raises(UsageError, match="at least 31 px, not 1: .*lpips=False"):
+        perceptual.measures(x[..., :1, :1], x[..., :1, :1], lpips=True)
+    assert perceptual.measures(x[..., :1, :1], x[..., :1, :1], lpips=False)["ssim"].tolist() == pytest.approx([1, 1, 1])
+
+
+@pytest.mark.usefixtures("no_backbone")
+def test_offline_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *given, **more: asked.append(given))
+    monkeypatch.setenv("VITATTACK_OFFLINE", "1")
+    assert "VITATTACK_OFFLINE" in str(perceptual.lpips_missing())
+    assert asked == []
+
+
+@pytest.mark.usefixtures("no_backbone")
+def test_what_cannot_be_fetched_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(*arguments: object, **more: object) -> None:
+        asked.append(arguments)
+        raise OSError("no network")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    for _ in range(3):
+        vitattack.attack("perceptual(pgd, lpips=False)")
+    assert len(asked) <= 1

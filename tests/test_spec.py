@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from vitattack import spec
@@ -130,3 +132,13 @@ def test_names_are_not_overwritten_silently() -> None:
     table.add("one", 1)
     with pytest.raises(ValueError, match="registered already"):
         table.add("one", 2)
+
+
+def test_a_name_of_a_plugin_is_found_without_a_listing_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name, module, attr = "dumped", "json", "dumps"
+
+    monkeypatch.setattr("vitattack.registry.entry_points", lambda group: [Point()])
+    table: Registry[object] = Registry("thing", entry_point_group="some.things")
+    assert "dumped" in table and "loaded" not in table
+    assert table["dumped"] is json.dumps

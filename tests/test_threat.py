@@ -62,6 +62,8 @@ def test_threats_have_one_text(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("linf", "write linf:8/255 or l2:8/255"),
+        ("", "write linf:8/255 or l2:8/255"),
         ("8", "names no norm: write linf:8 or l2:8"),
         ("8/255", "names no norm: write linf:8/255"),
         ("linf:8", "write linf:8/255 if you mean 8-bit steps"),

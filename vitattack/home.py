@@ -21,7 +21,14 @@ def home() -> Path:
     """VITATTACK_HOME, or `vitattack` in the platform's cache folder; nothing is created."""
     given = os.environ.get("VITATTACK_HOME")
     if given:
-        return Path(given).expanduser().absolute()
+        try:
+            path = Path(given).expanduser().absolute()
+            path.exists()
+        except (OSError, RuntimeError, ValueError) as error:  # a name too long, or a user who is none
+            raise UsageError(
+                f"VITATTACK_HOME '{printable(given)}' is no path here ({error.args[-1]}): correct it"
+            ) from error
+        return path
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "vitattack"
     if sys.platform == "win32":

@@ -89,9 +89,16 @@ class Margin:
 @LOSSES.register("dlr")
 @dataclass(frozen=True)
 class DLR:
-    """The margin over the spread of the top three logits: free of scale and shift (Croce & Hein 2020)."""
+    """The margin over the spread of the top three logits: free of scale and shift (Croce & Hein 2020).
+
+    It is undefined for two classes; with `fallback` the plain margin takes its place there.
+    """
+
+    fallback: bool = False
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        if self.fallback and logits.shape[1] < 3:
+            return Margin()(logits, y)
         _need_classes(logits, 3, "dlr")
         top = logits.topk(3, dim=1).values
         return (best_wrong(logits, y) - of_class(logits, y)) / (top[:, 0] - top[:, 2] + 1e-12)
@@ -119,6 +126,7 @@ class MIFPE:
             raise UsageError("mifpe needs a positive T")
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        _need_classes(logits, 2, "mifpe")
         top = logits.detach().topk(2, dim=1).values
         gap = (top[:, :1] - top[:, 1:]).clamp_min(1e-12)
         return F.cross_entropy(self.T * logits / gap, y, reduction="none")

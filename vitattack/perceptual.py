@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitattack.errors import UsageError
+from vitattack.home import offline
 
 BACKBONE = "alexnet-owt-7be5be79.pth"  # the file torchvision fetches for the trunk of LPIPS
+SMALLEST = 31  # px that its trunk leaves something of
 C1, C2 = 0.01**2, 0.03**2
 
 
@@ -55,6 +57,8 @@ def lpips_model() -> nn.Module:
     """LPIPS on AlexNet (Zhang et al., CVPR 2018); its trunk is fetched by torchvision, once."""
     import lpips
 
+    if offline() and not backbone_file().exists():
+        raise UsageError(f"{offline()}: LPIPS needs {BACKBONE} in {backbone_file().parent}")
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())  # the download is announced there
         with warnings.catch_warnings(), quiet, torch.random.fork_rng(devices=[]):  # layers are drawn, then overwritten
@@ -78,6 +82,11 @@ def measures(x: Tensor, x_adv: Tensor, *, lpips: bool) -> dict[str, Tensor]:
         "ssim": ssim(x, x_adv),
     }
     if lpips:
+        if min(x.shape[-2:]) < SMALLEST:
+            raise UsageError(
+                f"LPIPS needs images of at least {SMALLEST} px, not {min(x.shape[-2:])}: "
+                "name the attack as perceptual(..., lpips=False)"
+            )
         model = lpips_model().to(x.device)
         rgb = [(image.float().expand(-1, 3, -1, -1) if x.shape[1] == 1 else image.float()) for image in (x, x_adv)]
         found["lpips"] = model(*rgb, normalize=True).flatten()

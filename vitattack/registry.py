@@ -11,15 +11,26 @@ from typing import Generic, TypeVar, cast
 from vitattack.errors import UsageError
 
 T = TypeVar("T")
+LONGEST_NAME = 100
 
 
 def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
     """One line that says a name is unknown and what the user may have meant."""
     choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    close = resembles(name, choices)
     some = ", ".join(choices[:20]) + (f" and {len(choices) - 20} more" if len(choices) > 20 else "")
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {some}"
-    return f"unknown {kind} '{name}': {hint}"
+    return f"unknown {kind} '{shortened(name)}': {hint}"
+
+
+def shortened(name: str) -> str:
+    words = " ".join(name.split())
+    return words if len(words) <= LONGEST_NAME else f"{words[:LONGEST_NAME]}..."
+
+
+def resembles(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that are nearest, if any is near."""
+    return difflib.get_close_matches(name[:LONGEST_NAME], sorted(known), n=3, cutoff=0.5)
 
 
 class Registry(Generic[T]):
@@ -43,6 +54,8 @@ class Registry(Generic[T]):
         return keep
 
     def __contains__(self, name: str) -> bool:
+        if name not in self._entries:
+            self._load_plugins()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
@@ -50,9 +63,7 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            self._load_plugins()
-        if name not in self._entries:
+        if name not in self:
             raise UsageError(did_you_mean(self.kind, name, self))
         target = self._entries[name]
         if isinstance(target, str):

@@ -91,9 +91,7 @@ def held(text: str) -> str | None:
 def bare(text: str) -> Node:
     """The tree of an attack without the wrapper that only measures what comes out."""
     node = parse(text)
-    while isinstance(node, Call) and node.name == "perceptual" and node.args:
-        node = node.args[0]
-    return node
+    return node.args[0] if isinstance(node, Call) and node.name == "perceptual" and node.args else node
 
 
 def with_scales(text: str, scales: Node) -> str:
@@ -230,6 +228,11 @@ class _Resolver:
 
     def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
         if hint in KINDS:
+            if hint is Attack and isinstance(node, Call) and node.name == "perceptual":
+                raise UsageError(
+                    f"'{short(self.text)}': perceptual measures what comes out at the end: write it outermost, "
+                    "as in perceptual(worst(pgd, gama))"
+                )
             return self.named(node, hint)
         origin = typing.get_origin(hint)
         choices = typing.get_args(hint)

@@ -133,7 +133,8 @@ def parse(text: str) -> Threat:
 
         return parse_spatial(number)
     if not colon:
-        raise UsageError(f"threat '{text}' names no norm: write linf:{text.strip()} or l2:{text.strip()}")
+        number = "8/255" if norm in ("", *NORMS) else norm
+        raise UsageError(f"threat '{text}' names no norm: write linf:{number} or l2:{number}")
     if norm not in NORMS:
         raise UsageError(did_you_mean("norm", norm, (*NORMS, "spatial")))
     top, slash, bottom = number.partition("/")

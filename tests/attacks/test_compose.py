@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from tests.conftest import tiny_vit
+from tests.conftest import tiny_vit, toy_pictures
 from vitattack import spec
+from vitattack.attacks.base import learned, recall
 from vitattack.attacks.compose import Stages
+from vitattack.evaluation.cost import counting
 from vitattack.models.victim import Victim
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
@@ -67,3 +71,65 @@ def test_losses_are_passed_inwards() -> None:
 
     changed = spec.build("worst(pgd, restarts(2, mim))", BALL).with_loss(Margin())
     assert changed == spec.build("worst(pgd(loss=margin), restarts(2, mim(loss=margin)))", BALL)
+
+
+def test_what_makes_all_its_steps_is_looked_at_before_the_next_stage(toy_images: Images) -> None:
+    """Such an attack claims nothing; its successes must not be overwritten by those who come after."""
+    plain = fooled("pgd(steps=5, stop=never)", toy_images)
+    assert bool(plain.any())
+    for text in ("worst({}, random)", "restarts(3, {})", "worst(worst({}), random)"):
+        x, y = toy_images
+        victim = tiny_vit()
+        with counting(victim) as passes:
+            crafted = spec.build(text.format("pgd(steps=5, stop=never)"), BALL)(
+                victim, x, y, rng=SampleRng(0, tuple(range(len(x))))
+            )
+        found = victim(crafted.x_adv).argmax(1) != y
+        assert not bool((plain & ~found).any())
+        assert torch.equal(crafted.evidence["fooled"], found)
+        assert passes.forwards == int(crafted.evidence["forwards"].sum())
+
+
+def test_restarts_draw_afresh_through_whatever_holds_them() -> None:
+    paths = []
+
+    class Probe:
+        def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
+            paths.append(rng.path)
+            return spec.build("random", LpBall("linf", 0.0))(victim, x, y, rng=rng)
+
+    @dataclass(frozen=True)
+    class Wrapper:
+        inner: Stages
+
+        def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
+            return self.inner(victim, x, y, rng=rng)
+
+    held = Wrapper(Stages((Probe(), Probe()), fresh=True))  # type: ignore[arg-type]
+    x = toy_pictures(2)
+    victim = tiny_vit()
+    Stages((held, held), fresh=True)(victim, x, victim(x).argmax(1), rng=SampleRng(0, (0, 1)))  # type: ignore[arg-type]
+    assert len(paths) == len(set(paths)) == 4
+
+
+def test_doubts_that_hang_on_the_victim_survive_a_resume(toy: Victim) -> None:
+    """On resume what was learned is recalled; attacks beside it that learn nothing still look at the victim."""
+    attack = spec.build("worst(targets(pgd, k=12), scale_search(pgd(steps=2), calibration=4, grid=(1, 0.5)))", BALL)
+    x = toy_pictures(4)
+    ready = attack.prepare(toy, lambda: (x, toy(x).argmax(1)), rng=SampleRng(0, (0,)))
+    assert any("12 targets were asked for" in doubt for doubt in ready.doubts())
+    assert recall(attack, toy, learned(ready)).doubts() == ready.doubts()
+
+
+def test_what_one_stage_saw_stays_seen(toy: Victim) -> None:
+    """A stage without a gradient beside one that has some: the flat one is in the evidence wherever it stood."""
+    x = toy_pictures(4)
+    with torch.no_grad():
+        y = toy(x).argmax(1)
+    tiny = LpBall("linf", 1e-6)
+    for text in (
+        "worst(pgd(loss=margin(kappa=-1000000000), steps=1), pgd(steps=1))",
+        "worst(pgd(steps=1), mim(steps=1))",
+    ):
+        evidence = spec.build(text, tiny)(toy, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
+        assert evidence["zero_grad"].tolist() == ["kappa" in text] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +10,7 @@ from vitattack import spec
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.starts import OutputDiversified
 from vitattack.attacks.steps import Steepest
+from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting
 from vitattack.losses import CrossEntropy, Moment, evaluate
 from vitattack.models.victim import Victim
@@ -95,3 +97,14 @@ def test_more_noise_is_never_weaker() -> None:
     once, often = (spec.build(f"random(tries={n})", wide)(model, X, y, rng=RNG).evidence for n in (1, 20))
     assert bool((often["fooled"] >= once["fooled"]).all())
     assert often["forwards"][~often["fooled"]].tolist() == [20] * int((~often["fooled"]).sum())
+
+
+def test_targets_are_averaged_over_too() -> None:
+    model = noisy(0.0)
+    with counting(model) as passes:
+        crafted = spec.build("eot(worst(apgd_t(steps=3, k=2), pgd(steps=2)), n=3)", BALL)(model, X, Y, rng=RNG)
+    assert passes.forwards == int(crafted.evidence["forwards"].sum())
+    alone = spec.build("worst(apgd_t(steps=3, k=2), pgd(steps=2))", BALL)(model, X, Y, rng=RNG)
+    assert torch.allclose(alone.x_adv, crafted.x_adv, atol=1e-6)
+    with pytest.raises(UsageError, match="fab follows differences"):
+        spec.build("eot(worst(pgd, fab))", BALL)

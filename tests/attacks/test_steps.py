@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from vitattack import spec
+from vitattack.attacks.autostep import AutoStep
 from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest
 from vitattack.errors import UsageError
@@ -71,3 +74,15 @@ def test_steps_that_cannot_cross_the_budget_are_doubted() -> None:
 def test_a_step_must_be_positive(step: float) -> None:
     with pytest.raises(UsageError, match="goes nowhere"):
         Steepest(step)
+
+
+def test_a_start_without_an_output_is_left_behind() -> None:
+    """NaN compares with nothing: taken for the best loss it would call APGD back at every checkpoint."""
+    rule, ball = AutoStep(), LpBall("linf", 0.1)
+    x = torch.full((1, 3, 2, 2), 0.5)
+    state, point = rule.init(x, 20), x
+    for t in range(20):
+        loss = torch.tensor([math.nan if t == 0 else float(t)])
+        point, state = rule.step(x, point, torch.ones_like(x), loss, state, ball)
+    assert float(state["best_loss"]) == 19.0
+    assert float(point.mean()) == pytest.approx(0.6)

@@ -116,3 +116,15 @@ def test_what_takes_no_loss_cannot_be_aimed() -> None:
         spec.build("targets(random)", BALL)
     with pytest.raises(UsageError, match="aims at nothing"):
         spec.build("targets(pgd, k=0)", BALL)
+
+
+@pytest.mark.parametrize("version", ["standard", "plus", "rand"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_autoattack_runs_on_few_classes(version: str, classes: int) -> None:
+    attack = spec.build(f"autoattack(version={version}, steps=2, queries=3)", BALL)
+    x, y = torch.full((2, 3, 2, 2), 0.5), torch.zeros(2, dtype=torch.long)
+    model = victim(classes, 5.0)
+    crafted = attack.prepare(model, lambda: (x, y), rng=SampleRng(0, (0,)))(model, x, y, rng=SampleRng(0, (0, 1)))
+    assert not crafted.evidence["fooled"].any()
+    stages = {"standard": 4, "plus": 6, "rand": 2}
+    assert len(attack.attacks) == stages[version]  # type: ignore[attr-defined]

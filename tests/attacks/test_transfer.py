@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack import spec
+from vitattack import attack, spec
 from vitattack.attacks.transfer import carried, resized, source_digest, source_model
+from vitattack.data.classes import asked, subset
 from vitattack.errors import UsageError
 from vitattack.evaluation.api import evaluate
 from vitattack.evaluation.cost import counting
@@ -70,6 +71,45 @@ def test_another_input_size_is_resized_there_and_back(threat: str) -> None:
     assert crafted.x_adv.shape == x.shape and ball.allows(x, crafted.x_adv).all()
     assert (ball.size(x, crafted.x_adv) > 0).all()
     assert (crafted.evidence["resized"] == 1).all()
+
+
+def test_images_that_are_not_square_are_resized_there_and_back() -> None:
+    class Wide(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = small()(nn.functional.interpolate(x, size=(16, 16)))
+            return logits
+
+    x, y = torch.rand(3, 3, 24, 40, generator=torch.Generator().manual_seed(2)), torch.arange(3)
+    crafted = attack(TEXT)(Wide(), x, y)
+    assert crafted.x_adv.shape == x.shape and LINF.allows(x, crafted.x_adv).all()
+    assert (LINF.size(x, crafted.x_adv) > 0).all()
+
+
+def test_the_source_is_asked_among_the_classes_of_the_victim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a part of ImageNet a 1000-way victim decides among the classes of the set, and so must a 1000-way source."""
+
+    class Thousand(nn.Module):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(1000, 192, generator=torch.Generator().manual_seed(seed)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1) @ self.weight.T
+
+    def full(name: str, seed: int) -> Victim:
+        return Victim(Thousand(seed), name=name, num_classes=1000, input_size=8)
+
+    source, classes = full("source", 0), subset("four", (3, 50, 700, 999))
+    monkeypatch.setattr("vitattack.attacks.transfer.source_model", lambda text, device: source)
+    x = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(5))
+    victim = asked(full("victim", 1), classes)
+    y = victim(x).argmax(1)
+    nothing = lambda: (x[:0], y[:0])  # noqa: E731
+    crafted = spec.build(TEXT, LINF).prepare(victim, nothing, rng=rng(1))(victim, x, y, rng=rng(8))
+    expected = spec.build("pgd(steps=3, stop=never)", LINF)(asked(source, classes), x, y, rng=rng(8))
+    assert torch.equal(crafted.x_adv, expected.x_adv) and crafted.evidence["source_backwards"].tolist() == [3] * 8
+    with pytest.raises(UsageError, match="has 1000 classes, the victim has 10"):
+        spec.build(TEXT, LINF).prepare(tiny_vit(), nothing, rng=rng(1))
 
 
 def test_a_change_arrives_as_it_was_made_and_no_change_as_none() -> None:
@@ -155,6 +195,8 @@ def test_what_the_inner_attack_learns_it_learns_on_the_source(tmp_path: Path, to
         ("targets(pgd(stop=never), which=second)", False),
         ("fab(stop=never)", True),
         ("square", True),
+        ("autoattack", True),
+        ("autoattack_ref", True),
         ("fp64(pgd)", True),
         ("fp64(pgd(stop=never))", False),
     ],

@@ -132,6 +132,8 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
     # the package behind the name spends 7,857 + 1,910; four stages by ours: 101 + 910 + 910 + 5,001 and 100 + 900 + 900
     ours = json.loads(here("attacks", "info", "autoattack", "--json").stdout)
     assert (ours["forwards"], ours["backwards"]) == (6922, 1900)
+    least = json.loads(here("attacks", "info", "cw_l2", "--json").stdout)
+    assert least["threats"] == ["l2"] and least["forwards"] > 800  # 5 x 200, less what the last search spares
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,7 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
         (["eval", "--arch", "foo"], "--arch describes a checkpoint file, 'tiny-vit' is none: drop it"),
         (["eval", "--calibration", "nowhere"], "for attacks that learn"),
         (["eval", "--controls", "tiny-vit", "fgsm", "--limit", "2"], "--controls belongs to a run of aas"),
+        (["eval", "tiny-vit", "aas+fgsm", "--controls", "--perceptual"], "give --perceptual to a run of its own"),
         (["eval", "--threat", "linf:300"], "write linf:8/255"),
         (["eval", "tiny-vit", "mifpe(T=inf)"], "must be finite"),
         (["eval", "tiny-vit", "cosine"], "unknown attack 'cosine'"),

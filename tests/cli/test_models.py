@@ -77,6 +77,27 @@ def test_a_file_is_added_listed_checked_and_attacked(tmp_path: Path, home: Path,
     refused(here("eval", "lab/mine", "fgsm", *RUN), "it has 7 bytes, the zoo says")
 
 
+def test_a_file_is_found_from_any_folder(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(state(), tmp_path / "w.pt")
+    assert here("models", "add", "mine", "file:w.pt", *ARCH).returncode == 0
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    done = here("models", "pull", "mine", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["weights"][0]["file"] == str(tmp_path / "w.pt"), done.stderr
+
+
+def test_the_last_model_can_be_removed_by_hand(tmp_path: Path, home: Path, here: Here) -> None:
+    torch.save(state(), tmp_path / "w.pt")
+    assert here("models", "add", "mine", "w.pt", *ARCH).returncode == 0
+    start = (home / "models.yaml").read_text().partition("  - id")[0]
+    (home / "models.yaml").write_text(start)
+    assert here("models", "list", "tiny").returncode == 0
+    assert here("models", "add", "mine", "w.pt", *ARCH).returncode == 0
+    (home / "models.yaml").write_text("schema: 1\nmodels: []\n")
+    refused(here("models", "add", "mine", "w.pt", *ARCH), "models.yaml' is not laid out as it was written")
+    assert (home / "models.yaml").read_text() == "schema: 1\nmodels: []\n"
+
+
 def test_check_compares_with_the_number_that_was_said(tmp_path: Path, here: Here) -> None:
     path = EMBEDDED / "tiny-vit.safetensors"
     assert here("models", "add", "honest", str(path), *VIT, "--clean", "66.1/10000").returncode == 0
@@ -105,6 +126,8 @@ def test_check_compares_with_the_number_that_was_said(tmp_path: Path, here: Here
         (("x", "w.pt"), "add --arch, such as"),
         (("x", "w.pt", *ARCH[:4]), "add --normalize, such as"),
         (("x", "w.pt", "--arch", "small:tiny_vit_32", "--normalize", "none"), "does not fit the architecture"),
+        (("x", "w.pt", *ARCH, "--summary", "\x1b[31mred"), "where printable text belongs"),
+        (("x", "file:nowhere.pt", *ARCH), "'nowhere.pt' does not exist"),
         (("x", "w.pt", *ARCH, "--clean", "many"), "write 91.2/10000"),
         (("x", "w.pt", *ARCH, "--clean", "101/5"), "write 91.2/10000"),
         (("x", "w.pt", *ARCH, "--trained-for", "8"), "write linf:8"),

@@ -69,6 +69,7 @@ def test_every_form_shows_the_matrix_and_eval_finds_the_diagonal(here: Here) -> 
         (["tiny-vit", "--to", "--threat", "linf:1/255"], "--to names no target"),
         (["tiny-vit", "--to", "tiny-vitt", "pgd"], "unknown model 'tiny-vitt': did you mean tiny-vit"),
         (["tiny-vit", "pgdd(steps=3)"], "unknown attack 'pgdd'"),
+        (["tiny-vit", "pdg"], "unknown model or attack 'pdg': did you mean pgd"),
         (["tiny-vit", "pgd", "--attack", "mim"], "one attack is crafted at a time"),
         (["tiny-vit", "--threat", "spatial"], "not spatial ones"),
         (["tiny-vit", "--shard", "0/2"], "No such option"),

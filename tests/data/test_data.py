@@ -299,7 +299,17 @@ def test_a_set_in_the_cache_of_the_hub_is_here(tmp_path: Path, monkeypatch: pyte
     assert len(load("cifar10")) == 3
 
 
-def test_the_offline_variable_holds_for_data_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("offline", "lost", "local", "reason"),
+    [
+        ("1", None, True, "VITATTACK_OFFLINE is set"),
+        ("0", None, False, "OSError"),
+        ("0", "huggingface.co", True, "huggingface.co cannot be reached"),  # its client would try for half a minute
+    ],
+)
+def test_the_hub_is_asked_only_where_it_may_and_can_be(
+    offline: str, lost: str | None, local: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[object] = []
 
     def download(*words: str, **options: object) -> str:
@@ -307,9 +317,9 @@ def test_the_offline_variable_holds_for_data_too(monkeypatch: pytest.MonkeyPatch
         raise OSError("no")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    for value in ("1", "0"):
-        monkeypatch.setenv("VITATTACK_OFFLINE", value)
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        with pytest.raises(UsageError, match="cannot fetch"):
-            load("cifar10")
-    assert asked == [True, False]
+    monkeypatch.setattr("vitattack.models.hub.unreachable", lambda: lost)
+    monkeypatch.setenv("VITATTACK_OFFLINE", offline)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(UsageError, match=rf"cannot fetch uoft-cs/cifar10 from the hub \({reason}\)"):
+        load("cifar10")
+    assert asked == [local]

@@ -202,7 +202,7 @@ def test_a_wrong_number_of_images_is_said(tmp_path: Path, name: str, wanted: str
     [
         ("imagenet-c", "name a part: gaussian_noise, shot_noise"),
         ("imagenet-c/frog/3", "did you mean fog"),
-        ("imagenet-c/fog/6", "severity '6' of ImageNet-C is none"),
+        ("imagenet-c/fog/6", "severity '6' of ImageNet-C is none: write imagenet-c/fog/1 to imagenet-c/fog/5"),
         ("imagenet-c/fog", "has five severities"),
         ("imagenet-a/some", "unknown part 'some'"),
         ("imagenet-a/restricted/1", "is no part of"),

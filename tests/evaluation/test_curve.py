@@ -66,19 +66,3 @@ def test_stages_are_counted_by_name(toy: torch.nn.Module, toy_images: Images) ->
     assert list(run["stages"]) == ["random", "pgd(steps=5)", "apgd_t(steps=5, k=2)"]
     assert sum(run["stages"].values()) == run["fooled"] > 0
     assert any(note.startswith("broken by stage: random") for note in table(found).notes)
-
-
-def test_a_model_that_differentiates_inside_its_forward_is_doubted(toy_images: Images) -> None:
-    class Adaptive(torch.nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.enable_grad():
-                z = x.detach().requires_grad_()
-                (grad,) = torch.autograd.grad(z.square().sum(), z)
-            return (x - 0.01 * grad).flatten(1)[:, :10]
-
-    x, _ = toy_images
-    y = Adaptive()(x).argmax(1)
-    doubted = vitattack.evaluate(Adaptive(), "random", data=(x, y), threads=1).doubts
-    assert any("differentiates inside its own forward" in doubt for doubt in doubted)
-    plain = vitattack.evaluate(torch.nn.Flatten(), "random", data=(x, x.flatten(1).argmax(1)), threads=1).doubts
-    assert not any("differentiates" in doubt for doubt in plain)

@@ -220,6 +220,9 @@ def test_no_jointly_correct_image_is_no_success_rate() -> None:
     matrix = matrix_of(rows, rows)
     assert matrix.cell("s", "t").json()["success"]["success"] is None
     assert tables(matrix)[2].rows[0][1] == "- of 0"
+    table = numbers(matrix)
+    first = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (first["n_joint"], first["success"], first["drop"]) == ("0", "", "0")
 
 
 def test_a_target_that_others_fool_better_than_itself_is_doubted() -> None:
@@ -321,6 +324,7 @@ def test_what_does_not_fit_is_refused_in_one_line(change: dict[str, Any], messag
         ((["a", "aas+pgd"], ["c"], None), (["a"], ["c"], "aas+pgd")),
         ((["a"], ["c", "pgdd(steps=3)"], None), (["a"], ["c"], "pgdd(steps=3)")),
         ((["a"], ["c"], "mim"), (["a"], ["c"], "mim")),
+        ((["a"], ["weights (1).pt"], None), (["a"], ["weights (1).pt"], "pgd(preset=s003, stop=never)")),
     ],
 )
 def test_the_attack_may_stand_last(words: tuple[list[str], list[str], str | None], expected: object) -> None:
@@ -331,3 +335,9 @@ def test_the_attack_may_stand_last(words: tuple[list[str], list[str], str | None
 def test_two_attacks_are_one_too_many(words: tuple[list[str], list[str], str | None]) -> None:
     with pytest.raises(UsageError, match="one attack is crafted at a time"):
         with_attack(*words)
+
+
+def test_a_module_named_twice_is_called_by_its_name() -> None:
+    for model, name in ((toy("one", 0), "one"), (nn.Flatten(), "Flatten")):
+        with pytest.raises(UsageError, match=f"'{name}' is named twice"):
+            transfer([model, model], attack="fgsm", threads=1)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
+from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.transform import transform
+from vitattack.errors import UsageError
 from vitattack.models import zoo
 from vitattack.models.adapters import ADAPTERS
 from vitattack.models.catalogue import Entry, entries
@@ -70,6 +73,7 @@ def test_words_of_entries_mean_something() -> None:
         transform(entry.transform)
         if entry.threat is not None:
             parse_threat(entry.threat)
+        assert entry.dataset in {*CATALOGUE, "imagenette"}, entry.id  # `models check` looks for images by this name
         if entry.weights is None and not entry.id.startswith(("s000", "s002", "s004")):
             assert entry.page, entry.id
         if entry.arch is None:
@@ -134,6 +138,13 @@ def test_figures(name: str, parameters: int, gflops: float | None, layers: int, 
     assert len(found.attention) == layers and {a.heads for a in found.attention} == heads
     if gflops is not None:
         assert found.flops / 1e9 == pytest.approx(gflops, rel=1e-4)
+
+
+def test_figures_of_an_entry_whose_input_is_wrong() -> None:
+    entry = replace(entries()["tiny-vit"], input=5)
+    with pytest.raises(UsageError, match="'tiny-vit' cannot be run at 5 px .*: correct its input") as caught:
+        figures(entry)
+    assert "\n" not in str(caught.value)
 
 
 def test_flops_of_a_vit_are_those_of_its_formula() -> None:

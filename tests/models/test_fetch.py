@@ -158,6 +158,32 @@ def test_what_changes_after_the_first_download_is_refused(there: Host, home: Pat
         fetch.state(weights, name="x")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ('{"sha256": null, "size": 1, "source": "s", "date": "d"}', "sha256 is None, where str belongs"),
+        ('{"sha256": "a", "size": "x", "source": "s", "date": "d"}', "size is 'x', where int belongs"),
+        ('{"sha256": "a"}', "is broken"),
+        ("[" * 100_000, "is broken"),
+    ],
+)
+def test_a_lock_file_that_would_hold_nothing_is_refused(change: str, message: str, there: Host, home: Path) -> None:
+    there.files["/w"] = save(STATE)
+    home.mkdir()
+    cache.pin_file().write_text(f'{{"weights": {{"x": {change}}}}}')
+    with pytest.raises(UsageError, match=f"the lock file .*{message}"):
+        fetch.state(Weights((there.url + "/w",)), name="x")
+
+
+@pytest.mark.parametrize("note", ["{", "[]", "[" * 100_000, '{"source": 5, "size": "x"}'])
+def test_a_broken_note_means_not_cached(note: str, there: Host, home: Path) -> None:
+    there.files["/w"] = save(STATE)
+    weights = Weights((there.url + "/w",))
+    fetch.state(weights, name="x")
+    (home / "weights" / "x.json").write_text(note)
+    assert same(fetch.state(weights, name="x")) and len(there.gets("/w")) == 2
+
+
 def test_a_damaged_cache_is_fetched_again(there: Host, home: Path) -> None:
     there.files["/w"] = save(STATE)
     weights = Weights((there.url + "/w",))
@@ -246,6 +272,14 @@ def test_a_home_that_cannot_be_written_is_one_line(
     there.files["/w"] = save(STATE)
     with pytest.raises(UsageError, match=r"cannot write the cache '.*below' \(Not a directory\): set VITATTACK_HOME"):
         fetch.state(Weights((there.url + "/w",)), name="x")
+
+
+@pytest.mark.parametrize("given", ["x" * 5000, "~nobody-of-this-name/x"])
+def test_a_home_that_is_no_path_is_one_line(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITATTACK_HOME", given)
+    with pytest.raises(UsageError, match="VITATTACK_HOME '.*' is no path here .*: correct it") as caught:
+        cache.pin_file()
+    assert len(str(caught.value)) < 300
 
 
 TWO = """

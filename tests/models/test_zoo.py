@@ -121,15 +121,43 @@ models:
             ("    dataset: cifar10", "    dataset: cifar10\n    normalize: {mean: [0.5]}"),
             "normalize needs mean and std",
         ),
+        ((" summary: s", " summary: 5"), "summary is 5, where str belongs"),
+        ((" summary: s", ' summary: "\\e[31mred"'), "summary is .*, where printable text belongs"),
+        (("  - id: a", "  - id: [a]"), r"id is \['a'\], where str belongs"),
+        (("  - id: a", '  - id: "a\\nb"'), "id must be one line"),
+        (("num_classes: 10", "num_classes: ten"), "num_classes is 'ten', where int belongs"),
+        (("num_classes: 10", "num_classes: 0"), "num_classes must be 1 or more"),
+        (("input: 32", "input: true"), "input is True, where int belongs"),
+        (("input: 32", "input: 100000"), "input 1 to 8192 px"),
+        (
+            (" summary: s", " summary: s\n    arch_kwargs: [depth]"),
+            r"arch_kwargs is .*, where dict\[str, Any\] belongs",
+        ),
+        ((" summary: s", " summary: s\n    adapter: [1]"), r"adapter is \(1,\), where tuple\[str, ...\] belongs"),
+        ((" summary: s", " summary: s\n    unverified: 7"), "unverified is 7, where"),
+        ((" summary: s", " summary: s\n    normalize: {mean: [0.5], std: [0]}"), "std above 0"),
+        ((" summary: s", " summary: s\n    normalize: {mean: 0.5, std: 0.5}"), "lists of 1 or 3 numbers"),
+        ((" summary: s", " summary: s\n    normalize: {mean: [.nan], std: [1]}"), "lists of 1 or 3 numbers"),
+        (
+            (" summary: s", " summary: s\n    reported: [{metric: clean, value: high, n: 1, source: s}]"),
+            "reported: value is 'high', where float belongs",
+        ),
     ],
 )
 def test_mistakes_in_a_zoo_file_are_named(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     path = tmp_path / "zoo.yaml"
     assert change[0] in ENTRY
     path.write_text(ENTRY.replace(*change))
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         entries(path)
+    assert "\n" not in str(caught.value)
     assert ZOO_FILE.is_file()
+
+
+def test_a_name_of_any_length_is_answered_in_one_short_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        zoo.load("nothing\n" + "x" * 5000, CPU)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 def test_pixels_are_checked_with_a_tolerance() -> None:
@@ -232,8 +260,12 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: attack another"),
-        ("mimir/vit_b_cifar10", "have no direct address, .* by hand from https://drive.google.com/drive/folders/"),
+        ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: choose another"),
+        (
+            "mimir/vit_b_cifar10",
+            "have no direct address, .* from https://drive.google.com/drive/folders/.* give FILE --like mimir",
+        ),
+        ("singh/eps8", "from https://.* and give FILE with --arch and --normalize"),
         ("robustvlm/fare2-clip", "cannot be built by this version .*open_clip"),
         ("rb/Liu2023Comprehensive_Swin-C", "unknown model .* did you mean rb/Liu2023Comprehensive_Swin"),
     ],
@@ -265,3 +297,25 @@ def test_a_file_with_classes_and_an_adapter(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             zoo.load(str(path), CPU, replace(options, **change))
+
+
+def test_a_file_fetched_by_hand_is_read_as_its_entry_says(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pth"
+    model = build("vit_tiny_patch2_32", {"global_pool": "avg"})
+    torch.save({"model_state_dict": {f"module.base_model.{n}": t for n, t in model.state_dict().items()}}, path)
+    loaded = zoo.load(str(path), CPU, zoo.FileOptions(like="mimir/vit_t_cifar10"))
+    assert loaded.victim.name == str(path) and not loaded.victim.normalises
+    assert loaded.entry is not None and loaded.entry.reported[0].value == 84.82
+    x = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(loaded.victim(x), model.eval()(x))
+    for options, message in (
+        (zoo.FileOptions(like="mimir/vit_x_cifar10"), "did you mean mimir/vit_"),
+        (zoo.FileOptions(like="mimir/vit_t_cifar10", arch="x"), "drop the other options"),
+        (zoo.FileOptions(like="mimir/vit_s_cifar10"), "does not fit the architecture"),
+        (zoo.FileOptions(like="robustvlm/fare2-clip"), "cannot be built"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            zoo.load(str(path), CPU, options)
+    with pytest.raises(UsageError, match="--like describes a checkpoint file, 'tiny-vit' is none"):
+        zoo.load("tiny-vit", CPU, zoo.FileOptions(like="tiny-vit"))

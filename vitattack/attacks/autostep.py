@@ -66,6 +66,7 @@ class AutoStep:
     ) -> tuple[Tensor, State]:
         state = dict(state)
         t = state["t"]
+        loss = loss.nan_to_num(-torch.inf, -torch.inf, -torch.inf)  # or a point without an output is never left
         better = loss > state["best_loss"] if t else torch.ones_like(state["halved"])
         rows = per_row(better, x)
         state["best_loss"] = torch.where(better, loss, state["best_loss"])

@@ -56,7 +56,7 @@ class Holder:
     inner: Attack
 
     def __post_init__(self) -> None:
-        if getattr(self, "plain_only", False):
+        if getattr(type(self), "plain_only", False):  # its own: one that is merely held says no more than it is
             refuse_nesting(self.inner)
 
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Self:
@@ -122,6 +122,14 @@ def refuse_nesting(inner: Attack) -> None:
         )
 
 
+def depth(attack: Any) -> int:
+    """How many levels of fresh noise it holds: each draws from streams of its own."""
+    own = getattr(attack, "depth", None)
+    if own is not None:
+        return int(own)
+    return depth(attack.inner) if hasattr(attack, "inner") else 0
+
+
 def learned(attack: Attack) -> Any:
     """What `prepare` found, as plain data to be stored; None for an attack that learns nothing."""
     tell = getattr(attack, "learned", None)
@@ -130,7 +138,11 @@ def learned(attack: Attack) -> Any:
 
 def recall(attack: Attack, victim: nn.Module, content: Any) -> Attack:
     """The prepared attack from what `learned` told: the same on resume and in every shard."""
-    if content is None:
-        return attack
+    if content is None:  # nothing to learn, but perhaps something to look up
+        return attack.prepare(victim, _none, rng=SampleRng(0, (0,)))
     prepared: Attack = attack.recall(victim, content)  # type: ignore[attr-defined]
     return prepared
+
+
+def _none() -> tuple[Tensor, Tensor]:
+    return torch.empty(0), torch.empty(0, dtype=torch.long)

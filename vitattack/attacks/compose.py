@@ -14,6 +14,7 @@ from vitattack.attacks.base import (
     Calibration,
     Crafted,
     blank_evidence,
+    depth,
     learned,
     learns,
     needs_calibration,
@@ -43,9 +44,9 @@ class Stages:
             raise UsageError("worst() holds no attack: write worst(pgd, gama)")
 
     @property
-    def _depth(self) -> int:
+    def depth(self) -> int:
         """Restarts of restarts need streams of their own at every level."""
-        return 1 + max(getattr(attack, "_depth", 0) for attack in self.attacks)
+        return 1 + max(map(depth, self.attacks))
 
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Stages:
         return replace(self, attacks=tuple(a.prepare(victim, calibration, rng=rng) for a in self.attacks))
@@ -91,33 +92,41 @@ class Stages:
                 break
             stream = rng[active]
             if self.fresh and number:
-                stream = stream.child(f"restart{self._depth}", number)
+                stream = stream.child(f"restart{self.depth}", number)
             crafted = attack(victim, x[active], y[active], rng=stream)
             result[active] = crafted.x_adv
             for passes in ("forwards", "backwards"):
                 evidence[passes][active] += crafted.evidence[passes]
             for name in crafted.evidence.keys() - evidence.keys():
                 rows = crafted.evidence[name]
-                nothing = 0 if rows.dtype == torch.bool else -1
+                nothing = 0 if _gathers(name, rows) else -1
                 evidence[name] = torch.full((len(x),), nothing, dtype=rows.dtype, device=x.device)
             for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", self.name}:
-                evidence[name][active] = crafted.evidence[name]
-            fooled = self._confirm(victim, crafted, y[active])
+                rows = crafted.evidence[name]
+                evidence[name][active] = evidence[name][active] | rows if _gathers(name, rows) else rows
+            # a claim is looked at again; one that makes all its steps claims nothing of where it ended
+            claimed = crafted.evidence["fooled"]
+            looked = torch.ones_like(claimed) if getattr(attack, "unseen", False) else claimed
+            fooled = self._confirm(victim, crafted.x_adv, y[active], looked)
             price = getattr(victim, "answers", 1) + getattr(victim, "verdict_forwards", 0)
-            evidence["forwards"][active] += price * crafted.evidence["fooled"].long()
+            evidence["forwards"][active] += price * looked.long()
             evidence["fooled"][active] = fooled
             evidence[self.name][active[fooled]] = number
             active = active[~fooled]
         return Crafted(result, evidence)
 
     @staticmethod
-    def _confirm(victim: nn.Module, crafted: Crafted, y: Tensor) -> Tensor:
-        """Those of the claimed successes that a second forward, in another batch, gives again."""
-        fooled = crafted.evidence["fooled"].clone()
-        if bool(fooled.any()):
+    def _confirm(victim: nn.Module, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
+        """Who of those to be looked at fools the victim by a forward of its own."""
+        fooled = looked.clone()
+        if bool(looked.any()):
             with frozen(victim), torch.no_grad():
-                x_adv = crafted.x_adv[fooled]
-                logits = victim(x_adv)
-                plain = victim.verdict(x_adv, logits)  # type: ignore[operator]
-                fooled[fooled.clone()] = ~losses.correct(plain, y[fooled])
+                logits = victim(x_adv[looked])
+                plain = victim.verdict(x_adv[looked], logits)  # type: ignore[operator]
+                fooled[looked] = ~losses.correct(plain, y[looked])
         return fooled
+
+
+def _gathers(name: str, rows: Tensor) -> bool:
+    """What one stage has seen, such as a gradient of zero, stays seen whatever the next one sees."""
+    return rows.dtype == torch.bool or name == "flags"

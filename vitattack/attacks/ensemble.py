@@ -108,16 +108,18 @@ def autoattack(
     """AutoAttack by its own protocol, stage by stage, with fooled samples leaving inside every stage.
 
     standard: apgd_ce, apgd_t and fab_t with 9 targets, square with 5,000 queries. plus: 5 restarts of apgd_ce, apgd_dlr
-    and fab, then square, apgd_t, fab_t. rand: apgd_ce and apgd_dlr on losses averaged over 20 forwards.
+    and fab, then square, apgd_t, fab_t. rand: apgd_ce and apgd_dlr on losses averaged over 20 forwards. With too few
+    classes for DLR the margin takes its place.
     """
     made: dict[str, Attack]
+    dlr = apgd(ball, steps=steps, loss=DLR(fallback=True))
     if version == "rand":
-        made = {"apgd_ce": eot(apgd_ce(ball, steps=steps)), "apgd_dlr": eot(apgd_dlr(ball, steps=steps))}
+        made = {"apgd_ce": eot(apgd_ce(ball, steps=steps)), "apgd_dlr": eot(dlr)}
     else:
         several = 5 if version == "plus" else 1
         made = {
             "apgd_ce": restarts(several, apgd_ce(ball, steps=steps)),
-            "apgd_dlr": restarts(several, apgd_dlr(ball, steps=steps)),
+            "apgd_dlr": restarts(several, dlr),
             "apgd_t": apgd_t(ball, steps=steps),
             "fab": fab(ball, steps=steps, restarts=several),
             "fab_t": fab_t(ball, steps=steps),

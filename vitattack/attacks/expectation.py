@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.compose import Stages
+from vitattack.attacks.targets import Targets
 from vitattack.errors import UsageError
 from vitattack.losses import CrossEntropy
 from vitattack.models.victim import Victim
@@ -24,7 +26,7 @@ class Expectation(Holder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.inner.with_loss(CrossEntropy())  # what follows no loss, such as fab, has none to average and says so
+        _check(self.inner)
         if not 1 <= self.answers <= 1000:
             raise UsageError(f"eot averages over 1 to 1000 answers, not {self.answers}")
 
@@ -32,3 +34,12 @@ class Expectation(Holder):
         if not isinstance(victim, Victim):
             raise UsageError("eot runs on a Victim, not on a view of one: wrap the model first")
         return self.inner(Averaged(victim, self.answers), x, y, rng=rng)
+
+
+def _check(attack: Attack) -> None:
+    """What follows no loss, such as fab, has none to average and says so."""
+    if isinstance(attack, Stages):
+        for part in attack.attacks:
+            _check(part)
+    elif not isinstance(attack, Targets):  # which hold nothing that follows no loss
+        attack.with_loss(CrossEntropy())

@@ -39,6 +39,11 @@ class Gradient:
         if self.steps < 1:
             raise UsageError(f"{self.steps} steps cannot move an image: use at least 1")
 
+    @property
+    def unseen(self) -> bool:
+        """Whether candidates come back without a verdict: whoever goes on from them has to look."""
+        return self.stop == "never"
+
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Gradient:
         return self
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from vitattack.attacks.base import Attack, Crafted, Holder
 from vitattack.attacks.catalogue import ANY, register
-from vitattack.perceptual import lpips_missing, lpips_model, measures
+from vitattack.errors import UsageError
+from vitattack.perceptual import lpips_missing, measures
 from vitattack.rng import SampleRng
 
 
@@ -21,8 +22,9 @@ class Measured(Holder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lpips:
-            lpips_model()  # what is missing is said before any work is done
+        missing = lpips_missing() if self.lpips else None  # asked once: a download that fails may take its time
+        if missing:
+            raise UsageError(missing)
 
     def doubts(self) -> tuple[str, ...]:
         missing = None if self.lpips else lpips_missing()

@@ -106,7 +106,7 @@ def cw(
     start: Start = Uniform(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """PGD-100 on the logit margin, without a cap unless kappa is given."""
+    """PGD-100 on the logit margin, without a cap unless kappa is given; steps as long as those of pgd."""
     size = usual_step(ball, steps) if step is None else step
     return Gradient(ball, steps, Steepest(size), Margin(kappa), start, stop)
 
@@ -120,7 +120,7 @@ def dlr(
     start: Start = Uniform(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """PGD-100 on the difference-of-logits ratio."""
+    """PGD-100 on the difference-of-logits ratio; steps as long as those of pgd."""
     size = usual_step(ball, steps) if step is None else step
     return Gradient(ball, steps, Steepest(size), DLR(), start, stop)
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, refuse_nesting
+from vitattack.attacks.base import Attack, Calibration, Crafted, depth, refuse_nesting
 from vitattack.attacks.compose import Stages
 from vitattack.errors import UsageError
 from vitattack.losses import (
@@ -49,9 +49,9 @@ class Targets:
         self.inner.with_loss(LOSSES[self.loss]())  # one that takes no loss says so here
 
     @property
-    def _depth(self) -> int:
+    def depth(self) -> int:
         """See Stages: each target draws its own noise."""
-        return 1 + int(getattr(self.inner, "_depth", 0))
+        return 1 + depth(self.inner)
 
     def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Targets:
         inner = self.inner.prepare(victim, calibration, rng=rng)

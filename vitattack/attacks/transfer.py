@@ -16,6 +16,7 @@ from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.cw_l2 import CWL2
 from vitattack.attacks.fab import FAB
+from vitattack.attacks.from_autoattack import Reference
 from vitattack.attacks.square import Square
 from vitattack.attacks.targets import Targets
 from vitattack.errors import UsageError
@@ -104,8 +105,10 @@ class Transfer:
         return Crafted(x_adv, evidence)
 
     def _model(self, victim: nn.Module, device: torch.device | None = None) -> Victim:
+        from vitattack.data.classes import asked_like  # an attack alone does not need the readers of data
+
         place = device or next((t.device for t in [*victim.buffers(), *victim.parameters()]), torch.device("cpu"))
-        return source_model(self.source, str(place))
+        return asked_like(source_model(self.source, str(place)), victim)
 
 
 @register(
@@ -138,11 +141,15 @@ def source_digest(text: str) -> str:
     return digest(source_model(text, "cpu"))
 
 
-def resized(x: Tensor, size: int) -> Tensor:
-    """Images of another size, bilinear; where they shrink, each pixel is the mean of what it stands for."""
-    if x.shape[-2:] == (size, size) or len(x) == 0:
+def resized(x: Tensor, height: int, width: int | None = None) -> Tensor:
+    """Images of another size (square unless a width is given), bilinear.
+
+    Where they shrink, each pixel is the mean of what it stands for.
+    """
+    size = (height, height if width is None else width)
+    if x.shape[-2:] == size or len(x) == 0:
         return x
-    return F.interpolate(x, size=(size, size), mode="bilinear", align_corners=False, antialias=True)
+    return F.interpolate(x, size=size, mode="bilinear", align_corners=False, antialias=True)
 
 
 def carried(ball: LpBall, x: Tensor, seen: Tensor, x_adv: Tensor) -> Tensor:
@@ -152,7 +159,7 @@ def carried(ball: LpBall, x: Tensor, seen: Tensor, x_adv: Tensor) -> Tensor:
     """
     if x_adv.shape == x.shape and x_adv.dtype == x.dtype:
         return x_adv
-    return ball.project(x, x + resized((x_adv - seen).to(x.dtype), x.shape[-1]))
+    return ball.project(x, x + resized((x_adv - seen).to(x.dtype), *x.shape[-2:]))
 
 
 def hurried(attack: Attack) -> tuple[str, ...]:
@@ -168,7 +175,7 @@ def hurried(attack: Attack) -> tuple[str, ...]:
 def _stops_early(attack: Any) -> bool:
     if isinstance(attack, Stages):
         return len(attack.attacks) > 1 or _stops_early(attack.attacks[0])
-    if isinstance(attack, Square | FAB | CWL2) or _aims_often(attack):
+    if isinstance(attack, Square | FAB | CWL2 | Reference) or _aims_often(attack):
         return True
     if hasattr(attack, "inner"):
         return _stops_early(attack.inner)

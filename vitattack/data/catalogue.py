@@ -16,7 +16,8 @@ from vitattack.errors import UsageError
 def _severity(part: str, summary: str) -> tuple[str, int | None]:
     name, _, level = part.partition("/")
     if level and level not in tuple("12345"):
-        raise UsageError(f"severity '{level[:20]}' of {summary} is none: write {name}/1 to {name}/5")
+        text = f"{summary.lower().replace('cifar-', 'cifar')}/{name}"
+        raise UsageError(f"severity '{level[:20]}' of {summary} is none: write {text}/1 to {text}/5")
     return name, int(level) if level else None
 
 

@@ -69,3 +69,9 @@ def asked(victim: Victim, classes: Classes | None) -> Victim:
         transform=victim.transform,
         channels=victim.channels,
     ).to(victim.mean.device)
+
+
+def asked_like(victim: Victim, other: nn.Module) -> Victim:
+    """The victim asked among the same classes as the other one."""
+    model = getattr(other, "model", None)
+    return asked(victim, model.classes if isinstance(model, _Asked) else None)

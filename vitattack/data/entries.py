@@ -15,6 +15,7 @@ from vitattack.data.labels import validation_labels
 from vitattack.data.sources import ParquetSource, Source
 from vitattack.errors import UsageError
 from vitattack.home import offline
+from vitattack.models import hub
 from vitattack.registry import did_you_mean
 
 
@@ -58,14 +59,17 @@ def fetch(repo: str, file: str) -> Path:
     """A file of a data set on the hub, from its cache or the network."""
     from huggingface_hub import hf_hub_download
 
+    forbidden = offline()
+    lost = None if forbidden else hub.unreachable()
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it tells of every retry; the one line below says it all
     try:
-        return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=offline() is not None))
+        return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=bool(forbidden or lost)))
     except Exception as error:  # the hub client and its transport each raise their own kinds
+        reason = f"{forbidden} is set" if forbidden else f"{lost} cannot be reached" if lost else type(error).__name__
         raise UsageError(
-            f"cannot fetch {repo} from the hub ({type(error).__name__}) and it is not cached: "
+            f"cannot fetch {repo} from the hub ({reason}) and it is not cached: "
             "connect and run again, or give --data-dir a folder that holds it"
         ) from error
     finally:

@@ -93,7 +93,8 @@ def evaluate(
     if len(set(texts)) < len(texts):
         raise UsageError(f"an attack is named twice: {', '.join(texts)}")
     if perceptual:
-        texts = [spec.canonical(f"perceptual({text}, lpips={lpips_missing() is None})") for text in texts]
+        more = f"lpips={lpips_missing() is None}"
+        texts = [t if t.startswith("perceptual(") else spec.canonical(f"perceptual({t}, {more})") for t in texts]
     threads = usable_cores() if threads is None else threads
     check_numbers(seed, batch_size, threads, shard)
     jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]

@@ -128,9 +128,10 @@ def check_names(models: Sequence[Model], to: Sequence[Model]) -> None:
         raise UsageError("no source is named: write vitattack transfer tiny-vit tiny-vit-standard pgd")
     for several in (models, to):
         keys = [key_of(model) for model in several]
-        for key in keys:
+        for model, key in zip(several, keys, strict=True):
             if keys.count(key) > 1:
-                raise UsageError(f"'{key}' is named twice: name each model once")
+                name = model if isinstance(model, str) else getattr(model, "name", type(model).__name__)
+                raise UsageError(f"'{name}' is named twice: name each model once")
 
 
 def _check_classes(victims: Sequence[Victim], data: DataSet) -> None:

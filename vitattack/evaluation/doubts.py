@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -39,6 +39,16 @@ def first_look(victim: Victim, x: Tensor) -> list[str]:
     if bool((one >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         found.append("the model returns probabilities, not logits: their gradients vanish; attack the layer before")
     return found
+
+
+def unconfirmed(model: Mapping[str, Any]) -> list[str]:
+    """What a zoo entry says of its checkpoint without anybody having confirmed it, where it moves the numbers."""
+    moving = [key for key in model.get("unverified", ()) if key in ("normalize", "transform")]
+    if not moving:
+        return []
+    return [
+        f"nobody has confirmed the {' and '.join(moving)} of this zoo entry: hold the clean accuracy against its source"
+    ]
 
 
 @contextmanager
@@ -78,7 +88,7 @@ class Doubts:
         violations = sum(r.violation for r in self.records)
         fragile = sum(r.fragile for r in self.records)
         flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
-        outside = sum(bool(r.evidence.get("outside")) for r in self.records)
+        outside = sum(r.status == "robust" and bool(r.evidence.get("outside")) for r in self.records)
         backoffs = sum(event.get("backoffs", 0) for event in self.events)
         nudged = sum(event.get("nudged", 0) for event in self.events)
         if invalid:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall
 from vitattack.data import DataSet
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.cost import Passes, counting, share
-from vitattack.evaluation.doubts import Doubts, first_look
+from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.provenance import provenance
@@ -80,7 +80,7 @@ def run(
     device = victim.mean.device
     with Sink(out, job, list(data.cut(job.batch_size)), shard, fresh=fresh) as sink:
         watch(sink.records, sink.total)
-        if sink.todo:
+        if sink.todo or not learns(attack):  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = digest(victim, parameters=False)
         batches = Batches(victim, attack, job, threat)
@@ -126,7 +126,7 @@ def finish(
     if everything is None:
         return None
     events = sink.events()
-    told = [*of_attack, *square_helps(job.attack, everything)]
+    told = [*of_attack, *square_helps(job.attack, everything), *unconfirmed(model_record or {})]
     found = Doubts(everything, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     seconds = sum(event.get("seconds", 0.0) for event in events)

@@ -11,14 +11,12 @@ import torch
 from vitattack import home
 from vitattack.data import asked
 from vitattack.data.catalogue import CATALOGUE
-from vitattack.errors import UsageError
 from vitattack.evaluation import stats
 from vitattack.evaluation.api import open_data, reported_clean, resolve_device, usable_cores, wish
 from vitattack.evaluation.run import numerics, read_batch
 from vitattack.models import cache, fetch, zoo
-from vitattack.models.catalogue import Entry, entries
+from vitattack.models.catalogue import Entry, named, weights_to_fetch
 from vitattack.models.victim import frozen
-from vitattack.registry import did_you_mean
 
 AT_HAND = {"cifar10": "cifar10-demo"}  # images that ship with the package, by the data set they are of
 
@@ -45,16 +43,6 @@ class Look:
         return {"schema": 1, **found}
 
 
-def entry_named(name: str) -> Entry:
-    """An entry of the zoo that has weights to fetch."""
-    known = entries()
-    if name not in known:
-        raise UsageError(did_you_mean("model", name, known))
-    if known[name].weights is None:
-        raise UsageError(f"'{name}' has no weights that could be fetched: the zoo holds its published numbers only")
-    return known[name]
-
-
 def look(
     name: str,
     *,
@@ -67,10 +55,10 @@ def look(
     unsafe_pickle: bool = False,
 ) -> Look:
     """Whether the weights of an entry are those it means, as far as a hash and a few images can tell."""
-    entry = entry_named(name)
-    assert entry.weights is not None
-    path = fetch.pull(entry.weights, name=name, unsafe=unsafe_pickle)
-    wanted, who = cache.expected(entry.weights, name)
+    entry = named(name)
+    weights = weights_to_fetch(entry)
+    path = fetch.pull(weights, name=name, unsafe=unsafe_pickle)
+    wanted, who = cache.expected(weights, name)
     place = resolve_device(device, name)
     with numerics(usable_cores() if threads is None else threads):
         loaded = zoo.load(name, place, zoo.FileOptions(unsafe_pickle=unsafe_pickle))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.catalogue import ATTACKS, Entry
 from vitattack.evaluation.records import SampleRecord
 from vitattack.spec import bare, canonical
 from vitattack.syntax import Call
@@ -29,16 +29,29 @@ def broken(text: str, records: Sequence[SampleRecord]) -> dict[str, int]:
     """How many samples fell to each stage; empty for an attack without stages."""
     found = names(text)
     counts = Counter(int(r.evidence.get("stage", -1)) for r in records if r.status == "fooled")
-    return {name: counts[number] for number, name in enumerate(found)} if found else {}
+    total: Counter[str] = Counter()
+    for number, name in enumerate(found):  # one that is named twice counts once
+        total[name] += counts[number]
+    return dict(total)
 
 
 def square_helps(text: str, records: Sequence[SampleRecord]) -> list[str]:
     """AutoAttack's flag: a black-box stage that finds what gradients did not."""
     found = broken(text, records)
-    late = sum(count for name, count in found.items() if name == "square")
-    if len(found) > 1 and late > SQUARE_HELPS * len(records):
+    gradients = [number for number, name in enumerate(found) if not _entry(name).black_box]
+    late = sum(
+        count
+        for number, (name, count) in enumerate(found.items())
+        if gradients and number > gradients[0] and _entry(name) is ATTACKS["square"]
+    )
+    if late > SQUARE_HELPS * len(records):
         return [
             f"square broke {late} of {len(records)} samples that the gradient stages before it left: gradients may be "
             "masked; try more queries, restarts, another loss or an attack made for this defence"
         ]
     return []
+
+
+def _entry(stage: str) -> Entry:
+    """What a stage is, by its text; the package writes apgd-ce for apgd_ce."""
+    return ATTACKS[stage.partition("(")[0].replace("-", "_")]

@@ -36,6 +36,7 @@ from vitattack.evaluation.run import Batches, Pieces, Watch, finish, note_leaks,
 from vitattack.evaluation.store import Sink
 from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
+from vitattack.models.weights import SUFFIXES
 from vitattack.rng import SampleRng
 from vitattack.syntax import short
 from vitattack.threat import LpBall, Threat, parse_many
@@ -325,5 +326,5 @@ def with_attack(models: Sequence[str], to: Sequence[str], attack: str | None) ->
 
 
 def _is_attack(word: str) -> bool:
-    """No model's text has a bracket; a bare name is an attack if it is registered as one."""
-    return "(" in word or word.partition("+")[0].strip() in ATTACKS
+    """No name of a model has a bracket, though a file's may; a bare name is an attack if it is registered as one."""
+    return ("(" in word and not word.endswith(SUFFIXES)) or word.partition("+")[0].strip() in ATTACKS

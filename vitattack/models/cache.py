@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitattack import home
 from vitattack.errors import UsageError, VitattackError
 from vitattack.models import hub
-from vitattack.models.sources import Weights
+from vitattack.models.sources import Weights, typed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +41,8 @@ def pins() -> dict[str, Pin]:
         return {}
     try:
         content = json.loads(path.read_text())
-        return {name: Pin(**pin) for name, pin in content["weights"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return {name: typed(Pin(**pin), f"the lock file '{path}', {name}") for name, pin in content["weights"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"the lock file '{path}' is broken ({error}): repair it, or move it away") from error
 
 
@@ -173,6 +173,6 @@ def _note_file(path: Path) -> Path:
 def _note(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_note_file(path).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ import yaml
 from vitattack._assets import ZOO_FILE
 from vitattack.errors import UsageError
 from vitattack.home import home, printable
-from vitattack.models.normalise import NORMALISERS
-from vitattack.models.sources import Weights, checked, weights_of
+from vitattack.models.normalise import NORMALISERS, sound
+from vitattack.models.sources import Weights, checked, typed, weights_of
 from vitattack.registry import did_you_mean
 
 LARGEST = 8 << 20
+LARGEST_INPUT = 8192
 MOST_VALUES = 1_000_000
 MERGED = ("weights", "protocols", "arch_kwargs")
 
@@ -79,6 +81,40 @@ def entries(path: Path | None = None) -> dict[str, Entry]:
     return {**shipped, **added}
 
 
+def named(name: str) -> Entry:
+    """The entry of an id."""
+    known = entries()
+    if name not in known:
+        raise UsageError(did_you_mean("model", name, known))
+    return known[name]
+
+
+def weights_to_fetch(entry: Entry) -> Weights:
+    """The weights of an entry, or one line that says why no source has them."""
+    if entry.weights is None:
+        how = f"--like {entry.id}" if entry.arch else "with --arch and --normalize"
+        where = f"fetch them from {entry.page} and give FILE {how}" if entry.page else "choose another model"
+        reason = "are not public" if entry.page is None else "have no direct address"
+        raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
+    return entry.weights
+
+
+def search(text: str, dataset: str | None = None) -> list[Entry]:
+    """Entries whose id fits a pattern such as rb/*, or which contain a text in their id, data or summary."""
+    known = entries().values()
+    if dataset is not None and dataset not in (sets := {entry.dataset for entry in known}):
+        raise UsageError(did_you_mean("data set of the zoo", dataset, sets))
+    wanted = text.lower()
+    pattern = wanted if any(c in wanted for c in "*?[") else None
+
+    def fits(entry: Entry) -> bool:
+        if pattern is not None:
+            return fnmatchcase(entry.id.lower(), pattern)
+        return wanted in f"{entry.id} {entry.dataset} {entry.summary}".lower()
+
+    return [entry for entry in known if dataset in (None, entry.dataset) and fits(entry)]
+
+
 def user_file() -> Path:
     """The user's own zoo, which `vitattack models add` writes."""
     return home() / "models.yaml"
@@ -98,6 +134,8 @@ def _read(path: Path, Loader: Any = yaml.SafeLoader) -> dict[str, Entry]:
         _check_growth(content)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise UsageError(f"cannot read the zoo file {path}: {printable(str(error), 300)}") from error
+    if isinstance(content, dict) and content.get("models", 0) is None:  # its last model was removed by hand
+        content["models"] = []
     if not isinstance(content, dict) or content.get("schema") != 1 or not isinstance(content.get("models"), list):
         raise UsageError(f"{path.name} is no zoo file: it needs 'schema: 1' and a list 'models'")
     families = content.get("families", {})
@@ -124,7 +162,7 @@ def _check_growth(content: Any) -> None:
 def entry_of(item: Any, where: str, families: Any = None) -> Entry:
     """One model of a zoo file, checked; `where` is how a mistake in it is named."""
     if isinstance(item, dict) and "id" in item:
-        where = f"{where} ({item['id']})"
+        where = f"{where} ({printable(str(item['id']), 60)})"
     item = _with_family(item, families, where)
     protocols = item.pop("protocols", {}) if isinstance(item, dict) else {}
     values = checked(item, Entry, where)
@@ -134,10 +172,15 @@ def entry_of(item: Any, where: str, families: Any = None) -> Entry:
     values["normalize"] = _normalize(values.get("normalize"), where)
     for key in ("adapter", "unverified"):
         value = values.get(key) or ()
-        values[key] = (value,) if isinstance(value, str) else tuple(value)
+        values[key] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    entry = typed(Entry(**values), where)
+    if not entry.id or "\n" in entry.id:
+        raise UsageError(f"{where}: id must be one line of text")
+    if entry.num_classes < 1 or not 1 <= entry.input <= LARGEST_INPUT:
+        raise UsageError(f"{where}: num_classes must be 1 or more, input 1 to {LARGEST_INPUT} px")
     if values["arch"] is None and values["weights"] is not None and not values.get("notes"):
         raise UsageError(f"{where}: without arch, notes must say why it cannot be built")
-    return Entry(**values)
+    return entry
 
 
 def _with_family(item: Any, families: Any, where: str) -> Any:
@@ -162,7 +205,7 @@ def _reported(given: Any, protocols: Mapping[str, Any], where: str) -> list[Repo
         given = [{"metric": name, **protocols[name], "value": value} for name, value in given.items()]
     if not isinstance(given, list):
         raise UsageError(f"{where}: reported must be a list, or a mapping from protocols to values")
-    return [Reported(**checked(one, Reported, where)) for one in given]
+    return [typed(Reported(**checked(one, Reported, where)), f"{where}: reported") for one in given]
 
 
 def _normalize(given: Any, where: str) -> dict[str, list[float]] | None:
@@ -175,4 +218,6 @@ def _normalize(given: Any, where: str) -> dict[str, list[float]] | None:
         return None if pair is None else {"mean": list(pair[0]), "std": list(pair[1])}
     if not isinstance(given, dict) or set(given) != {"mean", "std"}:
         raise UsageError(f"{where}: normalize needs mean and std, or null for a model that takes [0,1]")
+    if not all(isinstance(part, list) for part in given.values()) or not sound(given["mean"], given["std"]):
+        raise UsageError(f"{where}: normalize needs mean and std as lists of 1 or 3 numbers, std above 0")
     return given

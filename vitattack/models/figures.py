@@ -11,6 +11,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitattack.errors import UsageError
+from vitattack.home import printable
 from vitattack.models.catalogue import Entry
 from vitattack.models.layers import AttentionLayer
 from vitattack.models.probing import attention_layers
@@ -36,7 +38,12 @@ def figures(entry: Entry) -> Figures:
     with Unfilled():
         victim = victim_of(entry).eval()
     parameters = sum(p.numel() for p in victim.parameters())
-    cost, softmaxes = counted(victim)
+    try:
+        cost, softmaxes = counted(victim)
+    except Exception as error:  # an architecture meets an input that is not its own with whatever breaks first
+        raise UsageError(
+            f"'{entry.id}' cannot be run at {entry.input} px ({printable(str(error))}): correct its input and arch_kwargs"
+        ) from error
     if not softmaxes:  # a CNN: following its large feature maps would find nothing
         return Figures(parameters, cost, ())
     with Hollow():

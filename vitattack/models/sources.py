@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import quote, urlsplit
 
 from vitattack.errors import UsageError
+from vitattack.home import printable
 from vitattack.registry import did_you_mean
+
+T = TypeVar("T")
 
 GITHUB = "https://github.com"
 DRIVE = "https://drive.usercontent.google.com/download"
@@ -137,17 +143,17 @@ def weights_of(item: Any, where: str) -> Weights:
     for name in ("mirrors", "weights_key", "strip_prefix"):
         values[name] = _texts(values.get(name), "from" if name == "mirrors" else name, where)
     try:
-        weights = Weights(**values)
+        weights = typed(Weights(**values), "weights", {"mirrors": "from"})
         kinds = {source.kind for source in weights.sources}
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     if not kinds:
         raise UsageError(f"{where}: from names no source: list one, or write 'weights: null' for weights not public")
-    if weights.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(weights.sha256)):
+    if weights.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", weights.sha256):
         raise UsageError(f"{where}: sha256 must be 64 hexadecimal digits in quotes, or null")
-    if weights.size is not None and (not isinstance(weights.size, int) or weights.size <= 0):
+    if weights.size is not None and weights.size <= 0:
         raise UsageError(f"{where}: size must be a number of bytes, or null")
-    if weights.file is not None and not re.fullmatch(_WORD, str(weights.file)):
+    if weights.file is not None and not re.fullmatch(_WORD, weights.file):
         raise UsageError(f"{where}: file must be a plain file name, such as model.safetensors")
     if "embedded" in kinds and not (weights.file and weights.sha256):
         raise UsageError(f"{where}: embedded weights need file and sha256")
@@ -176,6 +182,41 @@ def checked(item: Any, kind: type, where: str, names: dict[str, str] | None = No
     if absent:
         raise UsageError(f"{where}: {shown.get(absent[0], absent[0])} is missing")
     return dict(item)
+
+
+def typed(made: T, where: str, names: dict[str, str] | None = None) -> T:
+    """A dataclass read from a file, if its values are of the types it declares and its texts fit for a terminal."""
+    kind: Any = type(made)
+    hints = _hints(kind)
+    for one in fields(kind):
+        value = getattr(made, one.name)
+        if not _is(value, hints[one.name]):
+            shown = (names or {}).get(one.name, one.name)
+            wanted = "printable text" if isinstance(value, str) and "str" in str(one.type) else one.type
+            raise UsageError(f"{where}: {shown} is {printable(repr(value), 40)}, where {wanted} belongs")
+    return made
+
+
+_hints = cache(get_type_hints)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    kind, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return not isinstance(value, str) or _is(value, str)
+    if kind in (Union, UnionType):
+        return any(_is(value, one) for one in inner)
+    if kind is dict:
+        return isinstance(value, dict) and all(_is(k, inner[0]) and _is(v, inner[1]) for k, v in value.items())
+    if kind in (list, tuple):
+        return isinstance(value, kind) and all(_is(one, inner[0]) for one in value)
+    if hint in (int, float):
+        return (
+            isinstance(value, int if hint is int else int | float) and not isinstance(value, bool) and isfinite(value)
+        )
+    if hint is str:
+        return isinstance(value, str) and all(c.isprintable() or c == "\n" for c in value)
+    return isinstance(value, hint)
 
 
 def _shown(known: Iterable[str], names: dict[str, str]) -> list[str]:

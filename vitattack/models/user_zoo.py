@@ -60,9 +60,16 @@ def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
         written = yaml.safe_dump([item], sort_keys=False, allow_unicode=True, width=120)
         with home.whole(path) as beside:
             beside.write_text(before.rstrip("\n") + "\n\n" + "".join(f"  {line}\n" for line in written.splitlines()))
-            if name not in entries(beside):
+            if not _holds(beside, name):
                 raise UsageError(f"'{path}' is not laid out as it was written: append the model there by hand")
     return entry
+
+
+def _holds(path: Path, name: str) -> bool:
+    try:
+        return name in entries(path)
+    except UsageError:
+        return False
 
 
 def parse_clean(text: str) -> tuple[float, int]:
@@ -80,7 +87,9 @@ def _source(text: str) -> sources.Source:
         found = sources.parse(text)
         if found.kind == "embedded":
             raise UsageError("embedded weights ship with vitattack: name a file or an address")
-        return found
+        if found.kind != "file":
+            return found
+        text = found.where
     path = Path(text).expanduser()
     if not path.is_file():
         raise UsageError(f"weights file '{home.printable(text)}' does not exist: check the path")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ from vitattack.errors import UsageError
 from vitattack.models import fetch, hub
 from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
-from vitattack.models.catalogue import Entry, entries
+from vitattack.models.catalogue import Entry, entries, weights_to_fetch
 from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
+from vitattack.models.sources import Weights
 from vitattack.models.victim import Victim, probe
 from vitattack.models.weights import SUFFIXES, load_strict, read_state
-from vitattack.registry import did_you_mean
+from vitattack.registry import did_you_mean, resembles
+
+# Where training scripts put their tensors, for files of entries that say nothing about it.
+CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
+PREFIXES = ("module.", "base_model.", "model.")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class FileOptions:
     weights_key: str | None = None
     strip_prefix: str | None = None
     adapter: str | None = None
+    like: str | None = None  # a zoo entry that says all of this
     unsafe_pickle: bool = False  # the one word that is also for zoo entries
 
 
@@ -63,12 +69,17 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
     elif text in ATTACKS:
         raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
     else:
-        raise UsageError(
-            did_you_mean("model", text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"])
-        )
+        raise UsageError(_unknown(text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"]))
     loaded.victim.to(device).float().eval()
     probe(loaded.victim)
     return loaded
+
+
+def _unknown(text: str, known: Sequence[str]) -> str:
+    """A word that is no model and near none may be an attack with a typo: both stand in one list on a command line."""
+    if not resembles(text, known) and resembles(text, ATTACKS):
+        return did_you_mean("model or attack", text, ATTACKS)
+    return did_you_mean("model", text, known)
 
 
 def _shelves(known: Iterable[str]) -> set[str]:
@@ -85,13 +96,10 @@ def _is_file(text: str) -> bool:
 
 def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
     """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
-    if entry.weights is None:
-        where = f"fetch them by hand from {entry.page} and give the file" if entry.page else "attack another model"
-        reason = "are not public" if entry.page is None else "have no direct address"
-        raise UsageError(f"the weights of '{entry.id}' {reason}, the zoo holds its published numbers: {where}")
+    weights = weights_to_fetch(entry)
     if entry.arch is None:
         raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
-    state = fetch.state(entry.weights, name=entry.id, unsafe=unsafe_pickle)
+    state = fetch.state(weights, name=entry.id, unsafe=unsafe_pickle)
     victim = victim_of(entry)
     _fill(victim.model, state, entry.adapter, declared(entry), entry.id)
     record = {
@@ -99,7 +107,7 @@ def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
         "arch": entry.arch,
         "arch_kwargs": entry.arch_kwargs,
         "adapter": list(entry.adapter),
-        "weights": fetch.origin(entry.weights, entry.id),
+        "weights": fetch.origin(weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
     }
@@ -173,6 +181,8 @@ def _from_timm(text: str) -> Loaded:
 def _from_file(path: Path, options: FileOptions) -> Loaded:
     if not _is_file(str(path)):
         raise UsageError(f"weights file '{str(path)[:80]}' does not exist: check the path, or name a model of the zoo")
+    if options.like is not None:
+        return _like(path, options.like, options)
     if options.arch is None:
         raise UsageError(f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224")
     if options.normalize is None:
@@ -205,6 +215,18 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
         "normalize": options.normalize,
     }
     return Loaded(victim, None, record)
+
+
+def _like(path: Path, name: str, options: FileOptions) -> Loaded:
+    """A file fetched by hand, read as the entry says; a sha256 of the entry holds for it, too."""
+    if name not in entries():
+        raise UsageError(did_you_mean("model", name, entries()))
+    if options != FileOptions(like=name, unsafe_pickle=options.unsafe_pickle):
+        raise UsageError(f"--like {name} says all there is to say about '{path.name}': drop the other options")
+    entry = entries()[name]
+    weights = entry.weights or Weights((), weights_key=CONTAINERS, strip_prefix=PREFIXES)
+    here = replace(weights, mirrors=(f"file:{path}",))
+    return from_entry(replace(entry, id=str(path), weights=here), unsafe_pickle=options.unsafe_pickle)
 
 
 def with_classes(options: FileOptions) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def _looks(evaluation: Evaluation) -> list[Table]:
 
 def _paired_note(strongest: str, other: str, paired: stats.Paired) -> str:
     gain, loss = paired.only_second, paired.only_first
-    return f"{strongest} against {other}: fools {gain} more and {loss} fewer (McNemar p = {paired.p_value:.2g})"
+    return f"{label(strongest)} against {label(other)}: fools {gain} more and {loss} fewer (McNemar p = {paired.p_value:.2g})"
 
 
 def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
@@ -107,5 +107,5 @@ def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
     return [
         replace(main, notes=[*main.notes, *verdicts]),
         *_looks(evaluation),
-        *(report.table(f"{job.attack}: the referee", found) for job, found in reports if found),
+        *(report.table(f"{label(job.attack)}: the referee", found) for job, found in reports if found),
     ]

@@ -5,24 +5,44 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitattack.models.cache import whereabouts
 from vitattack.models.catalogue import Entry, Reported
-from vitattack.models.figures import Figures
 from vitattack.report.table import Table
 
+if TYPE_CHECKING:  # a list of models needs no torch
+    from vitattack.models.figures import Figures
 
-def listing(entries: Iterable[Entry]) -> Table:
+ELSEWHERE = ("not public", "not cached", "by hand")
+
+
+def listing(entries: Iterable[Entry]) -> tuple[Table, list[dict[str, Any]]]:
+    """One line per entry, and the same entries in full."""
     keys = ("id", "data", "trained for", "clean % (n)", "robust % (n)", "weights")
-    rows = []
+    rows, full = [], []
     for entry in entries:
         clean = next((r for r in entry.reported if r.metric == "clean"), None)
-        robust = min((r for r in entry.reported if r.metric == "robust"), key=lambda r: r.value, default=None)
+        robust = _robust(entry)
         shown = [f"{one.value:.1f} ({_n(one)})" if one else "-" for one in (clean, robust)]
-        rows.append((entry.id, entry.dataset, entry.threat or "-", *shown, where(entry)))
-    notes = ("robust: the lowest number reported; its attack and images are in vitattack models info ID",)
-    return Table(f"{len(rows)} models of the zoo", keys, rows, notes, left=6)
+        there = where(entry)
+        rows.append((entry.id, entry.dataset, entry.threat or "-", *shown, there))
+        full.append({**asdict(entry), "whereabouts": there})
+    notes = (
+        "robust: the lowest number reported at what it was trained for; attack and images: vitattack models info ID",
+    )
+    return Table(f"{len(rows)} models of the zoo", keys, rows, notes, left=6, whole=True), full
+
+
+def _robust(entry: Entry) -> Reported | None:
+    found = [r for r in entry.reported if r.metric == "robust"]
+    within = [r for r in found if entry.threat is not None and entry.threat in r.protocol]
+    return min(within or found, key=lambda r: r.value, default=None)
+
+
+def here(entry: Entry) -> bool:
+    """Whether the weights are on this machine."""
+    return where(entry) not in ELSEWHERE
 
 
 def where(entry: Entry) -> str:

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under headings; the first column is left-aligned, the others right. Notes stand below."""
+    """Rows of text under headings; `left` columns are left-aligned, the others right. Notes stand below."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default=())
     left: int = 1
+    whole: bool = False  # the first column is something to copy: it is never broken
 
     def rich(self) -> RichTable:
         from rich import box
@@ -30,10 +31,22 @@ class Table:
         table = RichTable(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for number, column in enumerate(self.columns):
             text = number < self.left
-            table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+            table.add_column(
+                column, justify="left" if text else "right", overflow="fold", no_wrap=not text or self.whole
+            )
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         return table
+
+    def stacked(self) -> str:
+        """Where the lines are too long: the first cell of a row on one line, what the others say below it."""
+        widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
+
+        def lines(cells: Sequence[str]) -> str:
+            rest = "  ".join(cell.ljust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+            return f"{cells[0]}\n    {rest.rstrip()}\n"
+
+        return f"{self.title}\n\n" + lines(self.columns) + "\n" + "".join(map(lines, self.rows))
 
     def markdown(self) -> str:
         def line(cells: Sequence[str]) -> str:

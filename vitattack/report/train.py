@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from vitattack.report.table import Table
-from vitattack.train.recipe import load, shipped
+from vitattack.train.plan import Plan
+from vitattack.train.recipe import Recipe, load, shipped
 from vitattack.train.run import Trained
 
 
@@ -16,6 +17,23 @@ def recipes() -> tuple[Table, dict[str, Any]]:
     rows = [(name, recipe.objective, str(recipe.epochs), recipe.summary) for name, recipe in found.items()]
     table = Table("recipes", ("recipe", "objective", "epochs", ""), rows, left=2)
     return table, {"schema": 1, "recipes": [recipe.json() for recipe in found.values()]}
+
+
+def priced(recipe: Recipe, found: Plan) -> tuple[Table, dict[str, Any]]:
+    """What a run will take, beside what the recipe says of its cost."""
+    rows = [
+        ("parameters", f"{found.parameters:,}"),
+        ("FLOPs of a forward, one image", f"{found.flops:,}"),
+        ("steps", f"{found.steps:,} ({found.epochs} epochs of {found.steps_per_epoch}, batch {found.batch_size})"),
+        ("seconds per step", f"{found.seconds:.3f} (median of {found.measured})"),
+        ("hours", f"{found.hours:.2f}, without probes and scale searches"),
+    ]
+    notes = (f"the recipe says: {recipe.cost}",) if recipe.cost else ()
+    return Table(f"plan of {recipe.name}", ("", ""), rows, notes=notes, left=2), {
+        "schema": 1,
+        "recipe": recipe.json(),
+        "plan": found.json(),
+    }
 
 
 def summary(done: Trained) -> tuple[Table, dict[str, Any]]:
@@ -31,6 +49,8 @@ def summary(done: Trained) -> tuple[Table, dict[str, Any]]:
     arch = [f"--arch {recipe['arch']}", f"--normalize {recipe['normalize']}", f"--num-classes {result['num_classes']}"]
     if recipe["arch_kwargs"]:
         arch.append(f"--arch-kwargs '{json.dumps(recipe['arch_kwargs'])}'")
+    if result["adapter"]:
+        arch.append(f"--adapter {result['adapter']}")
     table = Table(
         f"{recipe['name']} | {result['parameters']:,} parameters | {result['hours']:.2f} h",
         ("", "epoch", "loss", "clean", "PGD-10"),

@@ -38,9 +38,9 @@ def numbers(matrix: Matrix) -> Table:
     spread = [name + end for name in measures for end in ("", "_low", "_high")]
     rows = []
     for cell in matrix.cells:
-        shares = [(s.accuracy, s.low, s.high) for s in (cell.accuracy, cell.drop, cell.success)]
-        clean = matrix.clean[cell.target].accuracy
-        figures = [f"{value:.6g}" for value in (clean, *(value for share in shares for value in share))]
+        shares = [(s.accuracy if s.n else None, s.low, s.high) for s in (cell.accuracy, cell.drop, cell.success)]
+        values = (matrix.clean[cell.target].accuracy, *(value for share in shares for value in share))
+        figures = ["" if value is None else f"{value:.6g}" for value in values]
         rows.append((cell.source, cell.target, str(matrix.n), str(cell.success.n), str(int(cell.resized)), *figures))
     columns = ("source", "target", "n", "n_joint", "resized", "clean", *spread)
     return Table(_head(matrix), columns, rows, [f"doubt: {doubt}" for doubt in matrix.doubts], left=2)

@@ -26,6 +26,7 @@ from vitattack.train.logs import Log, check_trackers, read_rows
 from vitattack.train.loop import Loop, Observer
 from vitattack.train.objectives import Standard
 from vitattack.train.parts import Parts, canonical, parts
+from vitattack.train.plan import Plan, plan
 from vitattack.train.probes import AttentionProbe, Probe, Stopped, Watch
 from vitattack.train.recipe import Recipe
 from vitattack.train.streams import Data, open_data
@@ -133,6 +134,23 @@ def train(
     ended = finished(folder)
     assert ended is not None
     return replace(ended, first=together.first)
+
+
+def planned(
+    recipe: Recipe,
+    *,
+    data: Data | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Plan:
+    """What a recipe will take here; its first steps are made and thrown away, nothing is stored."""
+    recipe = canonical(recipe)
+    made = parts(recipe)
+    together = team(device)
+    with numerics(threads or usable_cores()), _own_numerics():
+        found = data or open_data(recipe, None if data_dir is None else Path(data_dir))
+        return plan(_assemble(recipe, made, found, together, Options()))
 
 
 def finished(folder: Path) -> Trained | None:

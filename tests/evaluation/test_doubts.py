@@ -1,0 +1,33 @@
+"""What is said beside a number, and when."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import vitattack
+from vitattack.evaluation.doubts import unconfirmed
+
+Images = tuple[Tensor, Tensor]
+
+
+def test_unconfirmed_preprocessing_of_a_zoo_entry_is_doubted() -> None:
+    (line,) = unconfirmed({"unverified": ["arch", "normalize", "transform"]})
+    assert "the normalize and transform of this zoo entry" in line
+    assert unconfirmed({"unverified": ["arch", "threat"]}) == unconfirmed({}) == []
+
+
+def test_a_model_that_differentiates_inside_its_forward_is_doubted(toy_images: Images) -> None:
+    class Adaptive(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                z = x.detach().requires_grad_()
+                (grad,) = torch.autograd.grad(z.square().sum(), z)
+            return (x - 0.01 * grad).flatten(1)[:, :10]
+
+    x, _ = toy_images
+    y = Adaptive()(x).argmax(1)
+    doubted = vitattack.evaluate(Adaptive(), "random", data=(x, y), threads=1).doubts
+    assert any("differentiates inside its own forward" in doubt for doubt in doubted)
+    plain = vitattack.evaluate(torch.nn.Flatten(), "random", data=(x, x.flatten(1).argmax(1)), threads=1).doubts
+    assert not any("differentiates" in doubt for doubt in plain)
