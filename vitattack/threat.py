@@ -72,7 +72,7 @@ class LpBall:
             return self.project(x, x + self.eps * rng.uniform(x, -1.0, 1.0))
         direction = rng.child("direction").normal(x)
         length = rng.child("length").uniform(x[:, :1, :1, :1]).pow(1 / x[0].numel()) if len(x) else x[:, :1, :1, :1]
-        return self.project(x, x + self.eps * length * direction / per_row(_l2(direction), x).clamp_min(1e-12))
+        return self.project(x, x + self.eps * length * direction / per_row(l2_norms(direction), x).clamp_min(1e-12))
 
     def ascend(self, grad: Tensor) -> Tensor:
         """The unit step of steepest ascent in this norm; a zero gradient gives a zero step."""
@@ -83,13 +83,13 @@ class LpBall:
         if self.norm == "linf":
             return x_adv.clamp(x - self.eps, x + self.eps).clamp_(0, 1)
         delta = x_adv - x
-        shrink = (self.eps / _l2(delta).clamp_min(1e-12)).clamp_max(1.0)
+        shrink = (self.eps / l2_norms(delta).clamp_min(1e-12)).clamp_max(1.0)
         return (x + delta * per_row(shrink, x)).clamp_(0, 1)
 
     def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(B,) the perturbation in this norm, in double precision."""
         delta = (_double(x_adv) - _double(x)).flatten(1)
-        return delta.abs().amax(1) if self.norm == "linf" else _l2(delta)
+        return delta.abs().amax(1) if self.norm == "linf" else l2_norms(delta)
 
     @property
     def kind(self) -> str:
@@ -107,7 +107,7 @@ def _double(x: Tensor) -> Tensor:
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
-def _l2(values: Tensor) -> Tensor:
+def l2_norms(values: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
     return norms
 
@@ -116,7 +116,7 @@ def unit_l2(grad: Tensor) -> Tensor:
     """Each row divided by its l2 norm; scaled by the largest entry first, or squares of small gradients vanish."""
     largest = per_row(grad.flatten(1).abs().amax(1), grad)
     scaled = grad / largest.clamp_min(torch.finfo(grad.dtype).tiny)
-    return scaled / per_row(_l2(scaled), grad).clamp_min(1e-12)
+    return scaled / per_row(l2_norms(scaled), grad).clamp_min(1e-12)
 
 
 def eps_text(eps: float) -> str:

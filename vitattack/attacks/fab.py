@@ -18,7 +18,7 @@ from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
 from vitattack.models.victim import frozen
 from vitattack.rng import SampleRng
-from vitattack.threat import LpBall, per_row
+from vitattack.threat import LpBall, l2_norms, per_row
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FAB:
         everyone = torch.arange(len(x), device=x.device)
         logits = _judge(victim, everyone, x, y, nearest, 0)[1]
         wrong = logits.shape[1] - 1
-        ranked = logits.scatter(1, y[:, None], -math.inf).argsort(dim=1, descending=True, stable=True)[:, :wrong]
+        ranked = losses.wrong_classes(logits, y)
         goals = [ranked] if self.targets is None else [ranked[:, k : k + 1] for k in range(min(self.targets, wrong))]
         for number in range(len(goals) * self.restarts):
             target, restart = divmod(number, self.restarts)
@@ -152,7 +152,7 @@ class FAB:
         return moved.clamp_(0, 1).view_as(point)
 
     def _norm(self, flat: Tensor) -> Tensor:
-        return flat.abs().amax(1) if self.ball.norm == "linf" else _l2(flat)
+        return flat.abs().amax(1) if self.ball.norm == "linf" else l2_norms(flat)
 
 
 class _Linearised:
@@ -183,7 +183,7 @@ class _Linearised:
             if count == 1:
                 return lead, grad
             flat = grad.flatten(1)
-            away = lead.abs() / (1e-12 + (flat.abs().sum(1) if norm == "linf" else _l2(flat)))
+            away = lead.abs() / (1e-12 + (flat.abs().sum(1) if norm == "linf" else l2_norms(flat)))
             nearer = away < distance
             distance, gap = torch.where(nearer, away, distance), torch.where(nearer, lead, gap)
             slope = torch.where(per_row(nearer, grad), grad, slope)
@@ -197,11 +197,6 @@ def _judge(victim: Any, rows: Tensor, x: Tensor, y: Tensor, nearest: Nearest, t:
     nearest.evidence["forwards"][rows] += 1 + getattr(victim, "verdict_forwards", 0)
     nearest.note(rows, x, fooled, t)
     return fooled, logits
-
-
-def _l2(flat: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-    return norms
 
 
 PAPER = "Croce & Hein, ICML 2020 (Fast Adaptive Boundary)"
