@@ -85,7 +85,7 @@ class Loop:
         for number, piece in enumerate(self._pieces(batch)):
             loss += self._backward(piece, number)
         grads = [p.grad for p in run.victim.parameters() if p.grad is not None]
-        statistics = [b for b in run.victim.buffers() if b.is_floating_point()]
+        statistics = [b for name, b in run.victim.named_buffers() if name.endswith(("running_mean", "running_var"))]
         run.team.mean_([*grads, *statistics, loss])
         for hook in hooks:
             hook.before_step(run)
