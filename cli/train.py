@@ -71,7 +71,8 @@ def command(
         show(table, content, form)
         return
     from vitattack.train.export import register
-    from vitattack.train.run import Options, planned, train
+    from vitattack.train.keeper import Options
+    from vitattack.train.run import planned, train
 
     from .signals import catch_sigterm
     from .training import TrainingScreen

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from vitattack.train.keeper import Reporter, Row
 from vitattack.train.recipe import Recipe
-from vitattack.train.run import Reporter, Row
 
 SECONDS_BETWEEN_LINES = 30.0
 SHOWN = {"loss": ".4f", "clean": ".1%", "robust": ".1%", "one_step": ".1%", "gap_p99": ".1f", "seconds": ".0f"}

@@ -21,8 +21,9 @@ from vitattack import evaluate
 from vitattack.evaluation.result import Result
 from vitattack.evaluation.stats import mcnemar
 from vitattack.models.zoo import FileOptions
+from vitattack.train.keeper import Options
 from vitattack.train.recipe import Recipe
-from vitattack.train.run import Options, Trained, train
+from vitattack.train.run import Trained, train
 
 EVERY, BATCHES, STEPS, INNER = 3, 4, 10, 3
 VARIANTS = ("base", "aas_at", "random", "extra")

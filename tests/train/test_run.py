@@ -20,8 +20,9 @@ from tests.train.making import SHAPE, STEPS, affine, run, small
 from vitattack.errors import UsageError, VitattackError
 from vitattack.train import checkpoint
 from vitattack.train.checkpoint import Checkpoints
+from vitattack.train.keeper import Reporter, Row
 from vitattack.train.probes import Stopped, Watch
-from vitattack.train.run import Reporter, Row, Trained
+from vitattack.train.run import Trained
 
 pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +91,7 @@ def test_kill_9_in_the_middle_of_an_epoch_changes_no_bit(whole: Trained, tmp_pat
         "import os, signal, torch\n"
         "torch.set_num_threads(1)\n"
         "from tests.train.making import run, small\n"
-        "from vitattack.train.run import Reporter\n"
+        "from vitattack.train.keeper import Reporter\n"
         "class Suicide(Reporter):\n"
         "    def step(self, row):\n"
         "        if row['step'] == 19:\n"  # 3 steps after the last checkpoint, 5 into the second epoch
@@ -230,7 +231,7 @@ class Collapsed(Watch):
 
 
 def test_a_stopped_run_keeps_its_best_weights_and_stops_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitattack.train.run.Watch", Collapsed)
+    monkeypatch.setattr("vitattack.train.keeper.Watch", Collapsed)
     warned: list[str] = []
     for _ in range(2):
         with pytest.raises(Stopped, match=r"stopped after epoch 2: it went wrong \(the best weights so far are"):
