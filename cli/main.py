@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from vitattack.errors import UsageError, VitattackError
+from vitattack.errors import UsageError, VitattackError, first_line
 
 from .signals import Terminated
 
@@ -129,5 +129,5 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         _fail(f"the run failed ({type(error).__name__}: {reason}); --debug shows where. Finished batches are stored", 1)

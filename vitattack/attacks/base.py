@@ -50,6 +50,16 @@ class Attack(Protocol):
         """What a reader of the number should know about these settings."""
 
 
+class Leaf:
+    """An attack that holds no other, learns nothing beforehand and has nothing to say against its settings."""
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Self:
+        return self
+
+    def doubts(self) -> tuple[str, ...]:
+        return ()
+
+
 class Holder:
     """What an attack that holds one other attack, `inner`, says of itself by asking it."""
 
@@ -97,6 +107,11 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
         "forwards": count.clone(),
         "backwards": count.clone(),
     }
+
+
+def look_price(victim: nn.Module) -> int:
+    """Forwards of one look at a sample, its verdict included: views ask several times, and the plain victim besides."""
+    return int(getattr(victim, "answers", 1)) + int(getattr(victim, "verdict_forwards", 0))
 
 
 def learns(attack: Attack) -> bool:

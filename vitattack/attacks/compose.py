@@ -17,6 +17,7 @@ from vitattack.attacks.base import (
     depth,
     learned,
     learns,
+    look_price,
     needs_calibration,
     recall,
     sources,
@@ -108,7 +109,7 @@ class Stages:
             claimed = crafted.evidence["fooled"]
             looked = torch.ones_like(claimed) if getattr(attack, "unseen", False) else claimed
             fooled = self._confirm(victim, crafted.x_adv, y[active], looked)
-            price = getattr(victim, "answers", 1) + getattr(victim, "verdict_forwards", 0)
+            price = look_price(victim)
             evidence["forwards"][active] += price * looked.long()
             evidence["fooled"][active] = fooled
             evidence[self.name][active[fooled]] = number

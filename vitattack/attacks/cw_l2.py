@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Calibration, Crafted
+from vitattack.attacks.base import Crafted, Leaf, look_price
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.nearest import Nearest, Stop
 from vitattack.errors import UsageError
@@ -25,7 +25,7 @@ BETA1, BETA2, GUARD = 0.9, 0.999, 1e-8  # Adam's memories of the gradient, of it
 
 
 @dataclass(frozen=True)
-class CWL2:
+class CWL2(Leaf):
     """Minimises ||x' - x||^2 + c max(z_y - max z_j + kappa, 0) over w with x' = (tanh(w) + 1) / 2, for several c.
 
     Each sample has its own c: halved between its bounds after a search that fooled the victim, raised after one that did
@@ -50,14 +50,8 @@ class CWL2:
         if not (self.kappa >= 0 and math.isfinite(self.kappa)):
             raise UsageError("cw_l2 takes a kappa of 0 or more")
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> CWL2:
-        return self
-
     def with_loss(self, loss: AnyLoss) -> CWL2:
         raise UsageError("cw_l2 has a penalty of its own and takes no other loss: use pgd(loss=...)")
-
-    def doubts(self) -> tuple[str, ...]:
-        return ()
 
     @torch.enable_grad()  # callers may sit in no_grad
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
@@ -92,7 +86,7 @@ class CWL2:
             "earlier": torch.full_like(c[active], math.inf),
         }
         worked = torch.zeros_like(nearest.evidence["fooled"])
-        price = 1 + getattr(victim, "verdict_forwards", 0)
+        price = look_price(victim)
         for t in range(self.steps):
             w = rows["w"].detach().requires_grad_()
             x_adv = (w.tanh() + 1) / 2

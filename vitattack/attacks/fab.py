@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Calibration, Crafted
+from vitattack.attacks.base import Crafted, Leaf, look_price
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.nearest import Nearest, Stop
 from vitattack.attacks.projection import onto_plane
@@ -22,7 +22,7 @@ from vitattack.threat import LpBall, l2_norms, per_row
 
 
 @dataclass(frozen=True)
-class FAB:
+class FAB(Leaf):
     """Each step projects the iterate and the image onto the linearised boundary and goes between the two, a bit further.
 
     One that fools the victim is pulled back towards the image before the next step. With `targets` the boundaries are
@@ -49,14 +49,8 @@ class FAB:
         if not (0 <= self.alpha_max <= 1 and 0 < self.beta <= 1 and 1 <= self.eta <= 10):
             raise UsageError("fab takes an alpha_max from 0 to 1, a beta above 0 and up to 1, and an eta from 1 to 10")
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> FAB:
-        return self
-
     def with_loss(self, loss: AnyLoss) -> FAB:
         raise UsageError("fab follows differences of logits and takes no loss: use pgd(loss=...)")
-
-    def doubts(self) -> tuple[str, ...]:
-        return ()
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         nearest = Nearest(self.ball, x, self.stop)
@@ -194,7 +188,7 @@ def _judge(victim: Any, rows: Tensor, x: Tensor, y: Tensor, nearest: Nearest, t:
     """(B,) who is fooled at x, noted down, and the logits there."""
     logits = victim(x)
     fooled = ~losses.correct(victim.verdict(x, logits), y)
-    nearest.evidence["forwards"][rows] += 1 + getattr(victim, "verdict_forwards", 0)
+    nearest.evidence["forwards"][rows] += look_price(victim)
     nearest.note(rows, x, fooled, t)
     return fooled, logits
 

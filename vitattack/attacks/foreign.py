@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.errors import VitattackError
+from vitattack.errors import VitattackError, first_line
 from vitattack.evaluation.cost import Passes, counting, share
 from vitattack.models.victim import frozen
 from vitattack.rng import SampleRng
@@ -103,8 +103,7 @@ def fenced(label: str, victim: nn.Module, x: Tensor, rng: SampleRng) -> Iterator
 
             if out_of_memory(error):
                 raise
-            reason = next(iter(str(error).splitlines()), "")
-            raise VitattackError(f"{label} failed: {type(error).__name__} {reason}".strip()) from error
+            raise VitattackError(f"{label} failed: {type(error).__name__} {first_line(error)}".strip()) from error
 
 
 class Judged(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Calibration, Crafted, blank_evidence, look_price
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.ensemble import VERSIONS
 from vitattack.attacks.flags import Flag
@@ -179,7 +179,7 @@ class Reference:
         for name, rows in inside.shares(x).items():
             evidence[name][active] += rows
         seen = judged(victim, self.ball, x, y, found)
-        evidence["forwards"][active] += 1 + getattr(victim, "verdict_forwards", 0)
+        evidence["forwards"][active] += look_price(victim)
         if any("zero gradient" in said for said in inside.said):
             evidence["flags"][active] |= Flag.ZERO_GRADIENT
         return seen.x_adv, seen.fooled

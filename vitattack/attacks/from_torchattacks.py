@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.foreign import fenced, judged, quiet
 from vitattack.errors import UsageError, WrongThreat
@@ -79,7 +79,7 @@ def parameters(kind: type) -> dict[str, inspect.Parameter]:
 
 
 @dataclass(frozen=True)
-class TorchAttack:
+class TorchAttack(Leaf):
     """Builds the class for each batch, with the budget of the threat and a seed of ours.
 
     Candidates outside the budget are replaced by the image itself and never count; evidence `outside` marks them.
@@ -109,9 +109,6 @@ class TorchAttack:
             if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
                 example = known[key].default
                 raise UsageError(f"torchattacks.{self.name}({key}=...) takes values like {example!r}, not {value!r}")
-
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> TorchAttack:
-        return self
 
     def with_loss(self, loss: AnyLoss) -> TorchAttack:
         raise UsageError(f"torchattacks.{self.name} has a loss of its own: use pgd for another loss")
@@ -160,7 +157,7 @@ class TorchAttack:
             found = attack(single, y.clone())
         evidence |= inside.shares(x)
         seen = judged(victim, self.ball, x, y, found)
-        evidence["forwards"] += 1 + getattr(victim, "verdict_forwards", 0)
+        evidence["forwards"] += look_price(victim)
         evidence["fooled"], evidence["outside"] = seen.fooled, seen.outside
         return Crafted(seen.x_adv, evidence)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
 from vitattack.attacks.starts import Start, Uniform
 from vitattack.attacks.steps import State, Steepest, StepRule
 from vitattack.errors import UsageError
@@ -20,7 +20,7 @@ from vitattack.threat import LpBall
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(Leaf):
     """Iterated ascent of a loss inside a ball.
 
     One forward per step: the logits of an iterate give its verdict, its loss and its gradient, so T steps cost T + 1
@@ -43,9 +43,6 @@ class Gradient:
     def unseen(self) -> bool:
         """Whether candidates come back without a verdict: whoever goes on from them has to look."""
         return self.stop == "never"
-
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Gradient:
-        return self
 
     def with_loss(self, loss: AnyLoss) -> Gradient:
         return replace(self, loss=loss)
@@ -83,7 +80,7 @@ class Gradient:
             evidence["forwards"] += answers
         memory: losses.Memory = {}
         state: State = self.rule.init(x, self.steps)
-        price = answers + getattr(victim, "verdict_forwards", 0)
+        price = look_price(victim)
 
         for t in range(self.steps + 1):
             last = t == self.steps

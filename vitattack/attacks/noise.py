@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
 from vitattack.attacks.starts import Start
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss
@@ -18,7 +18,7 @@ from vitattack.threat import LpBall
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Leaf):
     """Random points of the ball, each tried once on the samples still standing."""
 
     ball: LpBall
@@ -28,9 +28,6 @@ class Noise:
     def __post_init__(self) -> None:
         if self.tries < 1:
             raise UsageError(f"{self.tries} tries show nothing: use at least 1")
-
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Noise:
-        return self
 
     def with_loss(self, loss: AnyLoss) -> Noise:
         raise UsageError("noise follows no loss: hold another attack")
@@ -43,7 +40,7 @@ class Noise:
         evidence = blank_evidence(x)
         result = x.clone()
         active = torch.arange(len(x), device=x.device)
-        price = getattr(victim, "answers", 1) + getattr(victim, "verdict_forwards", 0)
+        price = look_price(victim)
         with frozen(victim):
             for number in range(self.tries):
                 if len(active) == 0:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Attack, Calibration, Crafted, Leaf, blank_evidence, look_price
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.lattice import Lattice
 from vitattack.errors import UsageError
@@ -31,7 +31,7 @@ class _Trial:
     def __init__(self, victim: Any, x: Tensor, y: Tensor, table: Tensor) -> None:
         """`table` holds transforms: (N, 3), or (B, N, 3) where each image has its own."""
         self.victim, self.x, self.y, self.table = victim, x, y, table
-        self.price = 1 + getattr(victim, "verdict_forwards", 0)
+        self.price = look_price(victim)
         self.evidence = blank_evidence(x)
         self.fooled, self.first = self.evidence["fooled"], self.evidence["first_fooled"]
         self.tried = torch.zeros_like(self.first)
@@ -190,7 +190,7 @@ class SpatialGrid:
 
 
 @dataclass(frozen=True)
-class SpatialRandom:
+class SpatialRandom(Leaf):
     """Transforms drawn evenly from the range, for each image its own, until one of them fools the model."""
 
     threat: Spatial
@@ -200,14 +200,8 @@ class SpatialRandom:
         if not 1 <= self.k <= 1_000_000:
             raise UsageError(f"{self.k} random transforms are too few or too many: draw 1 to 1000000")
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> SpatialRandom:
-        return self
-
     def with_loss(self, loss: AnyLoss) -> Attack:
         raise UsageError("spatial_random draws transforms and has no loss to replace")
-
-    def doubts(self) -> tuple[str, ...]:
-        return ()
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         most = x.new_tensor([*self.threat.reach(x), self.threat.angle])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Calibration, Crafted, blank_evidence
+from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
 from vitattack.attacks.catalogue import register
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss, Loss, Margin, Remembering
@@ -29,7 +29,7 @@ BLOCK = 250
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Leaf):
     """Vertical stripes (linf) or tiles (l2), then one square at a random place per query, kept where the loss grows.
 
     A start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each
@@ -51,14 +51,8 @@ class Square:
         if isinstance(self.loss, Remembering):
             raise UsageError("square compares one loss over all its queries: use margin, ce or another plain loss")
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Square:
-        return self
-
     def with_loss(self, loss: AnyLoss) -> Square:
         return replace(self, loss=loss)
-
-    def doubts(self) -> tuple[str, ...]:
-        return ()
 
     @torch.no_grad()
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
@@ -75,7 +69,7 @@ class Square:
         assert not isinstance(self.loss, Remembering)
         loss: Loss = self.loss
         active = torch.arange(len(x), device=x.device)
-        price = getattr(victim, "answers", 1) + getattr(victim, "verdict_forwards", 0)
+        price = look_price(victim)
         best, score = x, torch.full((len(x),), -math.inf, device=x.device, dtype=x.dtype)
         noise = x.new_empty(0)
         for t in range(self.queries + 1):

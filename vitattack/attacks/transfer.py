@@ -11,7 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, sources
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    blank_evidence,
+    learned,
+    learns,
+    look_price,
+    recall,
+    sources,
+)
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.cw_l2 import CWL2
@@ -96,7 +106,7 @@ class Transfer:
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv)
             evidence["fooled"] = ~losses.correct(victim.verdict(x_adv, logits), y)
-        evidence["forwards"] += 1 + getattr(victim, "verdict_forwards", 0)
+        evidence["forwards"] += look_price(victim)
         said = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
         said["forwards"] = share(passes.forwards, said["forwards"])
         said["backwards"] = share(passes.backwards, said["backwards"])

@@ -127,6 +127,7 @@ def evaluate(
             required = any(needs_calibration(attack) for _, _, attack in jobs)
             other = calibration_images(calibration, samples, folder, wish(transform, victim), required=required)
         weights, pixels = digest(victim), samples.digest()
+        taught_by = f"{other.text} {other.digest()}" if other else ""
         results = []
         for number, (ball, text, attack) in enumerate(jobs):
             job = Job(
@@ -136,7 +137,7 @@ def evaluate(
                 data=samples.text,
                 weights=" ".join([weights, *map(source_digest, sources(attack))]),
                 pixels=pixels,
-                calibration=f"{other.text} {other.digest()}" if other and learns(attack) else "",
+                calibration=taught_by if learns(attack) else "",
                 seed=seed,
                 batch_size=batch_size,
                 threads=threads,

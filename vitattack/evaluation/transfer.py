@@ -94,6 +94,7 @@ def transfer(
         rows = [everyone[key_of(model)] for model in models]
         columns = [everyone[key_of(model)] for model in to] or rows
         other = api.calibration_images(calibration, base, folder, api.wish(transform)) if learns(built) else None
+        taught_by = f"{other.text} {other.digest()}" if other else ""
         cells: list[Cell] = []
         white_box: dict[str, Result] = {}
         for number, source in enumerate(rows):
@@ -104,7 +105,7 @@ def transfer(
                 data=source.data.text,
                 weights=source.weights,
                 pixels=source.pixels,
-                calibration=f"{other.text} {other.digest()}" if other else "",
+                calibration=taught_by,
                 seed=seed,
                 batch_size=batch_size,
                 threads=threads,

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from vitattack.errors import UsageError
+from vitattack.errors import UsageError, first_line
 from vitattack.models.adapt import vit_32
 from vitattack.models.convstem import convnext_convstem, convnext_iso_convstem, vit_convstem
 from vitattack.models.resnet import resnet50_32
@@ -51,7 +51,7 @@ def build(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
     except UsageError:
         raise
     except Exception as error:  # architectures check their settings by whatever breaks first
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error) or type(error).__name__
         raise UsageError(f"architecture {arch} does not take these --arch-kwargs: {reason}") from error
 
 

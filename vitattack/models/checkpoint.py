@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitattack.errors import UsageError
+from vitattack.errors import UsageError, first_line
 from vitattack.home import printable
 from vitattack.models import watch
 
@@ -143,7 +143,7 @@ def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
     except pickle.UnpicklingError as error:
         raise _refusal(path, name, kind) from error
     except Exception as error:  # torch's parser fails on broken files in a dozen ways
-        reason = printable((str(error).splitlines() or [type(error).__name__])[0])
+        reason = printable(first_line(error) or type(error).__name__)
         raise UsageError(f"'{name}' is not a readable checkpoint ({reason}): {FIX}") from error
 
 

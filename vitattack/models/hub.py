@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from vitattack import home
-from vitattack.errors import UsageError
+from vitattack.errors import UsageError, first_line
 from vitattack.home import printable
 from vitattack.models import watch
 from vitattack.models.sources import Source, parse
@@ -123,8 +123,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return printable(f"{type(error).__name__}: {first}")
+    return printable(f"{type(error).__name__}: {first_line(error)}")
 
 
 def _progress() -> dict[str, Any]:

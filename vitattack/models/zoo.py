@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.catalogue import ATTACKS
-from vitattack.errors import UsageError
+from vitattack.errors import UsageError, first_line
 from vitattack.models import fetch, hub
 from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
@@ -159,7 +159,7 @@ def _from_timm(text: str) -> Loaded:
         with hub.offline_if_asked():
             model: Any = timm.create_model(name if source == "timm" else text, pretrained=True)
     except Exception as error:  # the hub client, its transport and timm each raise their own kinds
-        reason = (str(error).splitlines() or [""])[0][:100]
+        reason = first_line(error)[:100]
         raise UsageError(
             f"cannot fetch {text} ({type(error).__name__}: {reason}): connect and run again, or give a local file"
         ) from error
