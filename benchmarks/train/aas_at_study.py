@@ -35,7 +35,7 @@ class Size:
     """How large the study is; the toy only shows that it runs."""
 
     images: int = 10_000
-    epochs: int = 13
+    epochs: int = 15
     test: str = "cifar10[:500]"
     data: str = "cifar10-train"
     attack: str = "worst(apgd_ce, apgd_t)"
@@ -74,6 +74,7 @@ def recipe_of(size: Size, objective: str, variant: str, seed: int) -> Recipe:
         rate="cosine(warmup=0.15, start=0.04)",
         epochs=size.epochs + (extra_epochs(size) if variant == "extra" else 0),
         batch_size=size.batch_size,
+        precision="bf16",
         seed=seed,
     )
 
