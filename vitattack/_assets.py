@@ -10,3 +10,4 @@ ASSETS = _HERE / "assets" if (_HERE / "assets").is_dir() else _HERE.parent
 ZOO_FILE = ASSETS / "model_zoo.yaml"
 EMBEDDED = ASSETS / "embedded"
 RECIPES = ASSETS / "benchmarks" / "train"
+BENCHMARKS = ASSETS / "benchmarks"

@@ -1,0 +1,1 @@
+"""Batch benchmarks: a YAML file to cells, their price, their results. Reading and planning import no torch."""
