@@ -44,6 +44,9 @@ DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_THREAT, DEFAULT_ATTACK = (
 class Reporter:
     """What an evaluation tells while it runs; the default tells nothing."""
 
+    def keyed(self, job: Job, root: Path) -> None:
+        """The key of a job is known, and the store in `root` is about to be asked for it."""
+
     def job(self, job: Job, number: int, count: int) -> Watch:
         """A job is about to run; what comes back hears of its records."""
         return lambda records, total: None
@@ -93,8 +96,7 @@ def evaluate(
     if len(set(texts)) < len(texts):
         raise UsageError(f"an attack is named twice: {', '.join(texts)}")
     if perceptual:
-        more = f"lpips={lpips_missing() is None}"
-        texts = [t if t.startswith("perceptual(") else spec.canonical(f"perceptual({t}, {more})") for t in texts]
+        texts = with_perceptual(texts)
     threads = usable_cores() if threads is None else threads
     check_numbers(seed, batch_size, threads, shard)
     jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]
@@ -143,6 +145,7 @@ def evaluate(
                 threads=threads,
                 device=place.type,
             )
+            reporter.keyed(job, root)
             result = None if fresh else stored(root, job, samples)
             from_store = result is not None
             if result is None:
@@ -166,6 +169,12 @@ def evaluate(
             if result is not None:
                 results.append(result if out is not None else replace(result, folder=None))
         return Evaluation(tuple(results))
+
+
+def with_perceptual(texts: Sequence[str]) -> list[str]:
+    """Attacks that also measure what they made, by LPIPS too where this machine has its weights."""
+    more = f"lpips={lpips_missing() is None}"
+    return [t if t.startswith("perceptual(") else spec.canonical(f"perceptual({t}, {more})") for t in texts]
 
 
 def as_tuple(threat: Threat | Sequence[Threat]) -> tuple[Threat, ...]:

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,9 +25,13 @@ from vitattack.evaluation.records import SampleRecord
 Batches = Sequence[tuple[int, ...]]
 
 
+class Locked(UsageError):
+    """Another process is writing these records."""
+
+
 def write_atomically(path: Path, content: str) -> None:
     """All of it or nothing, even across a crash."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")  # machines may share the folder
     try:
         with partial.open("w") as stream:
             stream.write(content)
@@ -84,7 +89,7 @@ class Sink:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._stream.close()
-            raise UsageError(f"another process is writing {self._path}: wait for it, or give another --out") from None
+            raise Locked(f"another process is writing {self._path}: wait for it, or give another --out") from None
         try:
             if not (self.folder / "job.json").exists():
                 write_atomically(self.folder / "job.json", dump({"schema": 1, "key": job.key, **asdict(job)}))
