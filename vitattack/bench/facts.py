@@ -73,6 +73,7 @@ class DataFacts:
     default: str
     severities: bool
     of_imagenet: bool  # a model of all 1,000 classes may be asked among its classes
+    origin: str
     protocol: bool = False
 
 
@@ -81,7 +82,8 @@ class Figures:
     """Of one image; a multiplication and an addition are two FLOPs."""
 
     parameters: int
-    flops: int
+    forward: int
+    backward: int  # the gradient with respect to the image alone
 
 
 @cache

@@ -12,6 +12,9 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from vitattack import spec
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
@@ -23,6 +26,7 @@ from vitattack.data.protocols import PROTOCOLS
 from vitattack.losses import AnyLoss
 from vitattack.models.catalogue import Entry
 from vitattack.models.figures import Unfilled, counted
+from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo import victim_of
 
 WORDS: dict[Any, str] = {Attack: "attack", AnyLoss: "loss", Start: "start", StepRule: "rule", Schedule: "schedule"}
@@ -109,6 +113,7 @@ def data_sets() -> dict[str, Any]:
             "parts": sorted(entry.parts) if isinstance(entry, LocalSet) else [],
             "default": entry.default,
             "severities": isinstance(entry, LocalSet) and entry.severities,
+            "origin": entry.origin,
             "of_imagenet": name.startswith(("imagenet", "cue-conflict")),
         }
     for name, protocol in PROTOCOLS.items():
@@ -118,11 +123,22 @@ def data_sets() -> dict[str, Any]:
 
 
 def models(entries: Iterable[Entry]) -> dict[str, list[int]]:
-    """Parameters and FLOPs of one forward of every entry that can be built."""
+    """Parameters, FLOPs of one forward and of one gradient with respect to the image, of entries that can be built."""
     found = {}
     for entry in entries:
         if entry.arch is not None:
             with Unfilled():
                 victim = victim_of(entry).eval()
-            found[entry.id] = [sum(p.numel() for p in victim.parameters()), counted(victim)[0]]
+            forward = counted(victim)[0]
+            found[entry.id] = [sum(p.numel() for p in victim.parameters()), forward, _both(victim) - forward]
     return found
+
+
+def _both(victim: Victim) -> int:
+    """FLOPs of a forward and the gradient of its sum; weights are frozen, so that theirs are not computed."""
+    with frozen(victim), FlopCounterMode(display=False) as counter:
+        tensors = dict([*victim.named_parameters(), *victim.named_buffers()])
+        there = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
+        x = victim.grey().to("meta").requires_grad_()
+        torch.autograd.grad(torch.func.functional_call(victim, there, (x.clone(),)).sum(), x)
+    return int(counter.get_total_flops())
