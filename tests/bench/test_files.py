@@ -11,6 +11,7 @@ from vitattack._assets import ASSETS
 from vitattack.bench import file
 from vitattack.bench.cells import cells
 from vitattack.bench.file import CLEAN
+from vitattack.bench.plan import plan
 from vitattack.models.catalogue import entries
 
 read = cache(file.read)
@@ -101,3 +102,23 @@ def test_every_reported_number_of_unpublished_models_is_quoted():
         if entry.id.split("/")[0] in ("s000", "s002", "s004"):
             twin = f"rb/Debenedetti2022Light_XCiT-S12/{entry.dataset}" if "XCiT-S12/" in entry.id else entry.id
             assert {said.value for said in entry.reported if said.metric != "mce"} <= quoted[twin] | {74.94}, entry.id
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_has_a_plan(path: Path, tmp_path: Path):
+    found = plan(read(path.stem), throughput=1e13, store=tmp_path)
+    assert len(found.rows) == len(cells(read(path.stem)))
+    assert found.to_run  # something of it can be measured here
+    for row in found.to_run:
+        assert row.n and row.passes and row.passes.forwards >= 2, row.cell.name
+        assert row.flops and row.hours, row.cell.name
+
+
+def test_every_attack_can_be_built():
+    from vitattack import spec
+    from vitattack.threat import parse
+
+    found = {(c.attack, c.threat) for path in FILES for c in cells(read(path.stem)) if c.runnable}
+    assert len(found) > 100
+    for attack, threat in found:
+        spec.build(spec.canonical(attack), parse(threat))
