@@ -18,6 +18,7 @@ from .signals import Terminated
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
+    "bench": "Run a YAML file of models, attacks and threats, or say what it would take.",
     "transfer": "Craft on some models, judge on others, and print who fools whom.",
     "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
     "train": "Train a model by a recipe, or go on with it.",

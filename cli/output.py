@@ -40,3 +40,8 @@ def _print(table: Table) -> None:
             return
         console.width = max(wanted, console.width)
     console.print(shown)
+
+
+def terminal_width() -> int:
+    """What a table may take up."""
+    return Console().width

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from vitattack.errors import UsageError
 from vitattack.threat import NOTHING, Evidence, per_row
+
+if TYPE_CHECKING:  # a threat can be read without it
+    from torch import Tensor
 
 # A candidate may miss the transform that its evidence names by rounding; pixels are in [0,1].
 TOLERANCE = 1e-5
@@ -58,6 +57,8 @@ class Spatial:
 
     def allows(self, x: Tensor, x_adv: Tensor, evidence: Evidence = NOTHING) -> Tensor:
         """(B,) whether each image is the transform that its evidence names, and that one within range."""
+        import torch
+
         if not set(NAMES) <= evidence.keys():
             return (x_adv == x).flatten(1).all(1)
         named = [evidence[name].to(x) for name in NAMES]
@@ -88,6 +89,9 @@ def transforms(x: Tensor, tx: Tensor, ty: Tensor, angle: Tensor) -> Tensor:
 
 
 def _read(x: Tensor, tx: Tensor, ty: Tensor, angle: Tensor) -> Tensor:
+    import torch
+    from torch.nn import functional as F
+
     grid = _places(x, tx, ty, angle)
     moved = F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=True).clamp_(0, 1)
     # resampling at one's own place costs a rounding; what is not moved stays what it is
@@ -100,6 +104,8 @@ def _places(x: Tensor, tx: Tensor, ty: Tensor, angle: Tensor) -> Tensor:
 
     A sum of a part per column and a part per row, element by element: no place depends on the transforms beside it.
     """
+    import torch
+
     height, width = x.shape[-2:]
     tx, ty, radians = (values.detach().cpu().double()[:, None] for values in (tx, ty, angle * (math.pi / 180)))
     cos, sin = radians.cos(), radians.sin()

@@ -8,13 +8,11 @@ canonical text (defaults dropped, options in their declared order) is the same f
 from __future__ import annotations
 
 import inspect
-import math
-import types
 import typing
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ANY, ATTACKS, LP
@@ -22,13 +20,13 @@ from vitattack.attacks.starts import STARTS, Start
 from vitattack.attacks.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.errors import UsageError
 from vitattack.errors import WrongThreat as WrongThreat
+from vitattack.grammar import Reader, is_required
 from vitattack.losses import LOSSES, AnyLoss
-from vitattack.registry import Registry, did_you_mean
+from vitattack.registry import Registry
 from vitattack.syntax import Call, Node, parse, short, shown
 from vitattack.threat import LpBall, Threat
 from vitattack.threat import parse as parse_threat
 
-LARGEST = 10**9
 # Where a text is only checked, no option of it depends on the threat: any it is defined for will do.
 SAMPLES = ("linf:8/255", "l2:0.5", "spatial")
 
@@ -116,12 +114,18 @@ def _signature(factory: Callable[..., Any]) -> tuple[inspect.Signature, dict[str
     return inspect.signature(factory), hints
 
 
-class _Resolver:
+class _Resolver(Reader):
     """Looks names up, checks options against annotations, and gives each object with its canonical text."""
 
+    attack = Attack
+    kinds = KINDS
+
     def __init__(self, text: str, threat: Threat) -> None:
-        self.text = text
+        super().__init__(text)
         self.threat = threat
+
+    def example(self, name: str) -> str:
+        return ATTACKS[name].quick if name in ATTACKS else f"{name}(...)"
 
     def named(self, node: Node, kind: Any) -> tuple[Any, str]:
         if not isinstance(node, Call):
@@ -135,7 +139,7 @@ class _Resolver:
         signature, hints = _signature(factory)
         plain = {n: p for n, p in signature.parameters.items() if not is_threat(hints.get(n))}
         parameters = {n: p for n, p in plain.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
-        values, texts = self._bind(node, parameters, hints, unlisted=len(parameters) < len(plain))
+        values, texts = self.bind(node, parameters, hints, unlisted=len(parameters) < len(plain))
 
         def make(chosen: dict[str, Any], threat: Threat) -> Any:
             several = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
@@ -148,54 +152,6 @@ class _Resolver:
         listed = self._listed(make, tried, parameters, values, texts)
         return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 
-    def _bind(
-        self, node: Call, parameters: dict[str, inspect.Parameter], hints: dict[str, Any], unlisted: bool
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Argument values and their texts, by parameter name in declared order; then `unlisted` ones, by the alphabet."""
-        given: dict[str, Node] = {}
-        many: list[Node] = []
-        flexible = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-        rest = next((n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
-        # `a+b` hands an attack over as the last argument; it belongs to the parameter that wants one.
-        for position, value in enumerate(node.args):
-            free = [n for n in flexible if n not in given]
-            if free and rest is None:
-                wants = [n for n in free if hints.get(n) is Attack] if isinstance(value, Call) else []
-                given[(wants or free)[0]] = value
-            elif rest is not None:
-                many.append(value)
-            else:
-                options = ", ".join(n for n in parameters if n not in given) or "no options"
-                raise UsageError(
-                    f"'{short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
-                    f"name the option ({options})"
-                )
-        for name, value in node.options:
-            if name == rest or name not in parameters:
-                if name in ("eps", "ball", "threat"):
-                    raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
-                if unlisted and name not in given:
-                    given[name] = value
-                    continue
-                raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
-            if name in given:
-                raise UsageError(f"'{short(self.text)}': {name} is given twice")
-            given[name] = value
-        values: dict[str, Any] = {}
-        texts: dict[str, str] = {}
-        for name, parameter in parameters.items():
-            label = f"{node.name}({name}=...)"
-            if name == rest:
-                pairs = [self._value(v, hints[name], label) for v in many]
-                values[name], texts[name] = tuple(v for v, _ in pairs), ", ".join(t for _, t in pairs)
-            elif name in given:
-                values[name], texts[name] = self._value(given[name], hints[name], label)
-            elif _is_required(parameter):
-                raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {_example(node.name)}")
-        for name in sorted(given.keys() - parameters.keys()):
-            values[name], texts[name] = self._literal(given[name], f"{node.name}({name}=...)")
-        return values, texts
-
     @staticmethod
     def _listed(
         make: Callable[[dict[str, Any], Threat], Any],
@@ -207,7 +163,7 @@ class _Resolver:
         """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
         kept = dict(values)
         for name in reversed(values):
-            if name in parameters and not _is_required(parameters[name]):
+            if name in parameters and not is_required(parameters[name]):
                 shorter = {n: v for n, v in kept.items() if n != name}
                 with suppress(UsageError):  # options may need each other
                     if all(make(shorter, threat) == make(kept, threat) for threat in threats):
@@ -215,70 +171,6 @@ class _Resolver:
         plain = [
             n
             for n, p in parameters.items()
-            if n in kept and _is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
+            if n in kept and is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
         ]
         return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
-
-    def _literal(self, node: Node, label: str) -> tuple[Any, str]:
-        """A value that no annotation describes: a truth value, a number, or a word with or without quotes."""
-        word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
-        whole = isinstance(word, int) or (isinstance(word, float) and word.is_integer())
-        kind = str if isinstance(word, str) else bool if isinstance(word, bool) else int if whole else float
-        return self._value(word, kind, label)
-
-    def _value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
-        if hint in KINDS:
-            if hint is Attack and isinstance(node, Call) and node.name == "perceptual":
-                raise UsageError(
-                    f"'{short(self.text)}': perceptual measures what comes out at the end: write it outermost, "
-                    "as in perceptual(worst(pgd, gama))"
-                )
-            return self.named(node, hint)
-        origin = typing.get_origin(hint)
-        choices = typing.get_args(hint)
-        if hint is typing.Union or origin in (typing.Union, types.UnionType):
-            if node is None and type(None) in choices:
-                return None, "None"
-            concrete = [c for c in choices if c is not type(None)]
-            # Optional[AnyLoss] flattens the union that AnyLoss is itself
-            kind = next((k for k in KINDS if set(typing.get_args(k)) == set(concrete)), None)
-            return self._value(node, kind or concrete[0], label)
-        if isinstance(node, Call) and node == Call("inf"):
-            node = math.inf
-        if origin is Literal:
-            word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
-            if word not in choices:
-                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, shown(node), choices))
-            return word, str(word)
-        if origin is tuple and isinstance(node, tuple):
-            pairs = [self._value(v, choices[0], label) for v in node]
-            return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
-        if isinstance(node, int) and abs(node) > LARGEST:
-            raise UsageError(f"'{short(self.text)}': {label} is out of any range")
-        if hint is bool and isinstance(node, bool):
-            return node, str(node)
-        if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
-            return int(node), str(int(node))
-        if isinstance(node, float) and not math.isfinite(node) and not label.endswith("(kappa=...)"):
-            raise UsageError(f"'{short(self.text)}': {label} must be finite")
-        if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
-            return float(node), _number_text(float(node))
-        if hint is str and isinstance(node, str):
-            return node, repr(node)
-        wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
-        if origin is tuple:
-            wanted[hint] = "a tuple, such as (0.5,)"
-        raise UsageError(f"'{short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {shown(node)}")
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    """A plain argument of the text. A dataclass field with a default factory shows its own marker as the default."""
-    return parameter.default is inspect.Parameter.empty
-
-
-def _example(name: str) -> str:
-    return ATTACKS[name].quick if name in ATTACKS else f"{name}(...)"
-
-
-def _number_text(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

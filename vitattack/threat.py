@@ -1,18 +1,22 @@
-"""What the attacker may do to an image: the budget, the [0,1] box, and the only clamp in the code base."""
+"""What the attacker may do to an image: the budget, the [0,1] box, and the only clamp in the code base.
+
+torch is imported where pixels are touched, so that a threat can be read without it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from vitattack.errors import UsageError
 from vitattack.registry import did_you_mean
-from vitattack.rng import SampleRng
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitattack.rng import SampleRng
 
 NORMS = ("linf", "l2")
 # Rounding in float32 may carry a point this far past the budget; anything further is a violation.
@@ -21,7 +25,7 @@ RELATIVE_SLACK, ABSOLUTE_SLACK = 1e-5, 1e-7
 LARGEST_L2 = 50.0
 
 
-Evidence = Mapping[str, Tensor]
+Evidence = Mapping[str, "Tensor"]
 NOTHING: Evidence = {}
 
 
@@ -97,6 +101,8 @@ class LpBall:
 
     def allows(self, x: Tensor, x_adv: Tensor, evidence: Evidence = NOTHING) -> Tensor:
         """(B,) whether each image is finite, inside [0,1] and inside the budget; `evidence` is not needed for that."""
+        import torch
+
         flat = x_adv.flatten(1)
         in_box = (torch.isfinite(flat) & (flat >= 0) & (flat <= 1)).all(1)
         return in_box & (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
@@ -108,12 +114,16 @@ def _double(x: Tensor) -> Tensor:
 
 
 def l2_norms(values: Tensor) -> Tensor:
+    import torch
+
     norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
     return norms
 
 
 def unit_l2(grad: Tensor) -> Tensor:
     """Each row divided by its l2 norm; scaled by the largest entry first, or squares of small gradients vanish."""
+    import torch
+
     largest = per_row(grad.flatten(1).abs().amax(1), grad)
     scaled = grad / largest.clamp_min(torch.finfo(grad.dtype).tiny)
     return scaled / per_row(l2_norms(scaled), grad).clamp_min(1e-12)

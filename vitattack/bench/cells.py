@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
-from vitattack.bench.file import Bench, Reference, Settings
+from vitattack.bench.file import Attack, Bench, Model, Reference, Settings
+from vitattack.bench.reader import fits
+from vitattack.errors import UsageError
+from vitattack.home import printable
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,53 @@ class Cell:
         """What --only and --skip are matched with."""
         return f"{self.label}/{self.attack_label}/{self.threat}/{self.seed}"
 
+    def fits(self, pattern: str) -> bool:
+        """A wildcard over the whole name, or over one of its parts."""
+        parts = (self.name, self.label, self.model, self.attack_label, self.attack, self.threat, f"seed={self.seed}")
+        return any(pattern == part or fnmatchcase(part, pattern) for part in parts)
+
 
 def cells(bench: Bench, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Cell, ...]:
     """Every cell in the order of the file; `only` and `skip` are wildcards over names and their parts."""
-    raise NotImplementedError
+    every = tuple(_all(bench))
+    for option, patterns in (("--only", only), ("--skip", skip)):
+        for pattern in patterns:
+            if not any(cell.fits(pattern) for cell in every):
+                raise UsageError(
+                    f"{option} '{printable(pattern)}' names no cell: cells are like '{every[0].name}', "
+                    "and * stands for anything"
+                )
+    chosen = [cell for cell in every if not only or any(cell.fits(p) for p in only)]
+    left = tuple(cell for cell in chosen if not any(cell.fits(p) for p in skip))
+    if not left:
+        raise UsageError("--only and --skip leave no cell: drop one of them")
+    return left
+
+
+def _all(bench: Bench) -> Iterator[Cell]:
+    for model in bench.models:
+        for attack in bench.attacks:
+            for threat in bench.threats:
+                if not any(fits(pattern, model, attack, threat) for pattern in bench.skip):
+                    for seed in bench.seeds:
+                        yield _cell(bench, model, attack, threat, seed)
+
+
+def _cell(bench: Bench, model: Model, attack: Attack, threat: str, seed: int) -> Cell:
+    values = {**asdict(bench.settings), **model.settings}
+    for override in bench.overrides:
+        if fits(override, model, attack, threat):
+            values |= override.set
+    return Cell(
+        model=model.text,
+        label=model.label,
+        attack=attack.text,
+        attack_label=attack.label,
+        threat=threat,
+        seed=seed,
+        data=bench.data,
+        settings=Settings(**values),
+        options=dict(model.options),
+        published=bench.published(model.label, attack.label, threat),
+        runnable=not (model.published or attack.published),
+    )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from vitattack._assets import BENCHMARKS
+from vitattack.errors import UsageError
+from vitattack.home import printable
+from vitattack.registry import did_you_mean
 
 AXES = ("model", "attack", "threat", "seed")
 CLEAN = "clean"  # the column that no attack makes
@@ -100,6 +106,16 @@ class Bench:
         return None
 
 
+def shipped() -> dict[str, Path]:
+    """The benchmarks that come with vitattack."""
+    return {path.stem: path for path in sorted(BENCHMARKS.glob("*.yaml"))}
+
+
 def read(text: str) -> Bench:
-    """The benchmark of a name, which stands for benchmarks/NAME.yaml, or of a YAML file."""
-    raise NotImplementedError
+    """The benchmark of a name, which stands for benchmarks/NAME.yaml, or of a YAML file; a mistake is named by its line."""
+    from vitattack.bench.reader import bench_of  # it builds on this module
+
+    path = Path(text) if text.endswith((".yaml", ".yml")) else shipped().get(text)
+    if path is None:
+        raise UsageError(did_you_mean("benchmark", printable(text), [*shipped(), "FILE.yaml"]))
+    return bench_of(path)

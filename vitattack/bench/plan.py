@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from vitattack.bench.cells import Cell
-from vitattack.bench.prices import Passes
+from vitattack.bench import facts, index
+from vitattack.bench.cells import Cell, cells
+from vitattack.bench.data_text import Rows, rows
+from vitattack.bench.file import Bench
+from vitattack.bench.prices import Passes, price
+from vitattack.bench.throughput import Rate, Rates
+from vitattack.models.cache import whereabouts
+from vitattack.models.catalogue import Entry, entries
+
+MANY_CLASSES = 1000  # where neither model nor data say how many there are
 
 
 @dataclass(frozen=True)
@@ -13,17 +25,159 @@ class Priced:
     """One cell with its price; None is what nobody recorded."""
 
     cell: Cell
-    n: int | None  # images
-    passes: Passes | None  # of one image, at most
-    flops: float | None  # of the whole cell, at most; a backward counts as two forwards
-    fetch: int | None  # bytes of weights that are not in the cache; on the first cell of a model alone
-    hours: float | None
-    stored: bool | None = None  # None: cannot be known without opening the model
+    n: int | None  # images, at most
+    passes: Passes | None  # of one image that nothing fools, through the victim
+    flops: float | None  # of the whole cell if nothing fools any image
+    least: float | None  # the same if the published number holds and fooled images cost nothing
+    fetch: int | None  # bytes of weights that are not here, once for each model of the benchmark
+    rate: Rate | None
+    stored: bool
+
+    @property
+    def hours(self) -> float | None:
+        return self.flops / self.rate.flops_per_second / 3600 if self.flops is not None and self.rate else None
+
+    @property
+    def least_hours(self) -> float | None:
+        return self.least / self.rate.flops_per_second / 3600 if self.least is not None and self.rate else None
+
+    @property
+    def to_run(self) -> bool:
+        return self.cell.runnable and not self.stored
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "model": self.cell.label,
+            "attack": self.cell.attack_label,
+            "threat": self.cell.threat,
+            "seed": self.cell.seed,
+            "state": "published" if not self.cell.runnable else "stored" if self.stored else "to run",
+            "n": self.n,
+            "forwards": self.passes.forwards if self.passes else None,
+            "backwards": self.passes.backwards if self.passes else None,
+            "flops": self.flops,
+            "least_flops": self.least,
+            "fetch": self.fetch,
+            "hours": self.hours,
+            "least_hours": self.least_hours,
+            "rate": self.rate.json() if self.rate else None,
+        }
 
 
 @dataclass(frozen=True)
 class Plan:
-    title: str
+    """Every chosen cell of a benchmark with its price."""
+
+    bench: Bench
     rows: tuple[Priced, ...]
-    throughput: float | None  # FLOPs per second
-    measured: str | None  # where the throughput comes from
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def to_run(self) -> tuple[Priced, ...]:
+        return tuple(row for row in self.rows if row.to_run)
+
+    def total(self, key: str) -> float | None:
+        """Over what is to run and whose figure is known; None where none is."""
+        known = [value for row in self.to_run if (value := getattr(row, key)) is not None]
+        return sum(known) if known else None
+
+    def unknown(self, key: str) -> int:
+        """How many of the cells to run have no such figure."""
+        return sum(getattr(row, key) is None for row in self.to_run)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "file": self.bench.path,
+            "title": self.bench.title,
+            "cells": [row.json() for row in self.rows],
+            "to_run": len(self.to_run),
+            **{key: self.total(key) for key in ("flops", "least", "fetch", "hours", "least_hours")},
+            "unknown": {key: self.unknown(key) for key in ("n", "passes", "flops", "fetch", "hours")},
+            "notes": list(self.notes),
+        }
+
+
+def plan(
+    bench: Bench,
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    throughput: float | None = None,
+    store: Path | None = None,
+    data_dir: str | None = None,
+    device: str = "auto",
+) -> Plan:
+    """The price of every cell; `throughput` in FLOPs per second, else what was measured on this machine."""
+    chosen = cells(bench, only, skip)
+    images = rows(bench.data)
+    rates, notes = Rates(device), index.Index(store) if store else None
+    fetched: set[str] = set()
+    found = []
+    for cell in chosen:
+        stored = bool(notes and cell.runnable and notes.find(index.fingerprint(cell, data_dir, device)))
+        found.append(_priced(cell, images, Rate.stated(throughput) if throughput else rates, stored, fetched))
+    return Plan(bench, tuple(found), tuple(_notes(bench, images)))
+
+
+def _priced(cell: Cell, images: Rows, rates: Rates | Rate, stored: bool, fetched: set[str]) -> Priced:
+    entry = entry_of(cell)
+    sized = rows(cell.data, cell.settings.limit) if cell.settings.limit is not None else images
+    n = sized.n if sized.n is not None else sized.most
+    classes = images.classes or (entry.num_classes if entry else MANY_CLASSES)
+    if not cell.runnable:
+        return Priced(cell, n, None, None, None, None, None, stored)
+    cost = price(cell.attack, classes=classes, threat=cell.threat)
+    figures = facts.figures(entry) if entry else None
+    flops = least = None
+    if cost and figures and n is not None:
+        each: float | None = _flops(cost.victim, figures)
+        for source, passes in cost.sources:
+            known = entries().get(source)
+            other = facts.figures(known) if known else None
+            each = each + _flops(passes, other) if other and each is not None else None
+        flops = None if each is None else n * each
+        if cell.published is not None and each is not None:
+            survivors = cell.published.value / 100
+            least = n * (figures.forward * (1 - survivors) + each * survivors)
+    rate = rates if isinstance(rates, Rate) else rates.of(cell.model, cell.settings.threads)
+    names = [cell.model, *(source for source, _ in cost.sources)] if cost else [cell.model]
+    fetch = sum(to_fetch(name) or 0 for name in names if name not in fetched)
+    unknown = any(to_fetch(name) is None for name in names if name not in fetched)
+    fetched.update(names)
+    return Priced(cell, n, cost.victim if cost else None, flops, least, None if unknown else fetch, rate, stored)
+
+
+def _flops(passes: Passes, figures: facts.Figures) -> float:
+    return passes.forwards * figures.forward + passes.backwards * figures.backward
+
+
+def entry_of(cell: Cell) -> Entry | None:
+    """The zoo entry that says what a model is like, for a file the one it is read like or has the architecture of."""
+    known = entries()
+    if cell.model in known:
+        return known[cell.model]
+    if "like" in cell.options:
+        return known.get(str(cell.options["like"]))
+    arch = cell.options.get("arch")
+    return next((one for one in known.values() if arch is not None and one.arch == arch), None)
+
+
+def to_fetch(model: str) -> int | None:
+    """Bytes of the weights of a model that are not on this machine; None where nobody says how many."""
+    entry = entries().get(model)
+    if entry is None:
+        return 0 if Path(model).is_file() else None
+    if whereabouts(entry.weights, entry.id) != "not cached":
+        return 0
+    if entry.weights is not None and entry.weights.size is not None:
+        return entry.weights.size
+    figures = facts.figures(entry)
+    return 4 * figures.parameters if figures else None
+
+
+def _notes(bench: Bench, images: Rows) -> list[str]:
+    known = facts.data_sets().get(images.name.partition("/")[0])
+    if known is None or known.origin.startswith("shipped"):
+        return []
+    return [f"images of {images.name}: {known.origin}, or --data-dir"]

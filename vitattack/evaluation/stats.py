@@ -48,6 +48,32 @@ def differ(one: Accuracy, two: Accuracy) -> bool:
     return abs(one.accuracy - two.accuracy) > 3.29 * error
 
 
+class Gap(NamedTuple):
+    """A share minus another of other samples, with its 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether sampling alone explains the difference."""
+        return self.low <= 0 <= self.high
+
+
+def gap(measured: Accuracy, published: float, n: int | None) -> Gap:
+    """Newcombe's interval of a difference, from both Wilson intervals; a share without n is taken for exact.
+
+    Both samplings count as independent: on the same images the true interval is narrower.
+    """
+    low, high = (published, published) if n is None else wilson(round(published * n), n)
+    low, high = min(low, published), max(high, published)
+    difference = measured.accuracy - published
+    below = math.hypot(measured.accuracy - measured.low, high - published)
+    above = math.hypot(measured.high - measured.accuracy, published - low)
+    return Gap(difference, difference - below, difference + above)
+
+
 def clean_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
     return share(sum(r.clean == r.label for r in records), len(records))
 

@@ -42,6 +42,7 @@ _PATTERNS = {
     "nextcloud": r"https?://[^\s?#]+/s/\w+(?:/[^\s?#]+)?",
     "file": r".+",
 }
+SUFFIXES = (".safetensors", ".pt", ".pth", ".pth.tar")  # of checkpoint files
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from vitattack.errors import UsageError
 from vitattack.home import file_sha256, printable
 from vitattack.models.checkpoint import parse
+from vitattack.models.sources import SUFFIXES as SUFFIXES
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".pth.tar")
 Declared = str | Sequence[str] | None  # one, or several in the order they are tried or applied
 
 

@@ -1,0 +1,111 @@
+"""What is looked at before the first forward of a run: attacks are built, data opened, weights and room on disk checked."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from vitattack import home
+from vitattack._assets import EMBEDDED
+from vitattack.bench.cells import Cell
+from vitattack.bench.data_text import PATHS
+from vitattack.bench.file import Bench
+from vitattack.bench.plan import to_fetch
+from vitattack.errors import UsageError, WrongThreat
+from vitattack.models import cache
+from vitattack.models.catalogue import Entry, entries, weights_to_fetch
+
+# What is fetched lies there twice for a moment: as it came, and converted.
+TWICE = 2
+
+
+def check(bench: Bench, cells: Sequence[Cell], *, store: Path, data_dir: str | None = None) -> None:
+    """Refuses a run that would end badly; `cells` are those that are to be run."""
+    lines = {one.label: one.line for one in (*bench.models, *bench.attacks)}
+
+    def at(label: str, error: UsageError) -> UsageError:
+        return UsageError(f"{bench.path}:{lines.get(label, 1)}: {error}")
+
+    for cell in {(c.attack, c.threat): c for c in cells}.values():
+        try:
+            build(cell.attack, cell.threat)
+        except UsageError as error:
+            raise at(cell.attack_label, error) from error
+    for cell in {c.model: c for c in cells}.values():
+        try:
+            check_weights(cell.model)
+        except UsageError as error:
+            raise at(cell.label, error) from error
+    check_room(cells, store)
+    check_data(bench, cells, data_dir)
+
+
+def build(attack: str, threat: str) -> None:
+    """An attack whose options do not suit each other says so."""
+    from vitattack import spec
+    from vitattack.threat import parse
+
+    try:
+        spec.build(attack, parse(threat))
+    except WrongThreat as error:
+        raise UsageError(f"{str(error).partition(': ')[0]}: skip this cell") from error
+
+
+def check_weights(model: str) -> None:
+    """Weights that are here hash to what they should; those that are not may be fetched."""
+    entry = entries().get(model)
+    if entry is None:
+        return
+    weights = weights_to_fetch(entry)
+    where = cache.whereabouts(weights, entry.id)
+    if where == "embedded":
+        assert weights.file is not None
+        cache.verify(EMBEDDED / weights.file, weights, entry.id)
+    elif (
+        where == "cached" and cache.seems_there(entry.id) and cache.converted(weights, entry.id) is None
+    ) or where == "not cached":
+        _must_fetch(entry)
+
+
+def _must_fetch(entry: Entry) -> None:
+    forbidden = home.offline()
+    if forbidden:
+        raise UsageError(
+            f"the weights of '{entry.id}' are not here and {forbidden} is set: fetch them with "
+            f"vitattack models pull {entry.id}, or leave it out with --skip '{entry.id}'"
+        )
+
+
+def check_room(cells: Iterable[Cell], store: Path) -> None:
+    """Room for what is to be fetched, and for a record of every sample."""
+    wanted = TWICE * sum(to_fetch(model) or 0 for model in {cell.model for cell in cells})
+    _room(home.home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
+    _room(store, 10_000_000, "the records", "give another --out")
+
+
+def _room(folder: Path, wanted: int, what: str, fix: str) -> None:
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError:  # a file system that does not say
+        return
+    if wanted > free:
+        raise UsageError(
+            f"{what} need {wanted / 1e9:.1f} GB in '{folder}', which has {free / 1e9:.1f} GB left: make room, or {fix}"
+        )
+
+
+def check_data(bench: Bench, cells: Sequence[Cell], data_dir: str | None) -> None:
+    """The images are there and hold the rows that are asked for; those of the hub are fetched now."""
+    from vitattack import data
+
+    folder = Path(data_dir) if data_dir else None
+    wanted = {(c.data, c.settings.limit, c.settings.transform): c for c in cells}
+    for (text, limit, transform), cell in wanted.items():
+        entry = entries().get(cell.model)
+        try:
+            data.load(text, limit=limit, data_dir=folder, transform=transform, px=entry.input if entry else 224)
+        except UsageError as error:
+            kind = text.partition(":")[0]
+            raise UsageError(f"{bench.path}: {error}" if kind not in PATHS else str(error)) from error

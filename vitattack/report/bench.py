@@ -1,0 +1,264 @@
+"""A benchmark in the shape of the paper's table, number by number against the published ones, and by size of model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitattack.bench.compare import Front, Shown, fronts, shown
+from vitattack.bench.file import AXES, CLEAN
+from vitattack.bench.run import Matrix
+from vitattack.report.table import Table
+
+AXIS: Mapping[str, Callable[[Shown], str]] = {
+    "model": lambda one: one.model,
+    "attack": lambda one: one.attack,
+    "threat": lambda one: one.threat,
+    "seed": lambda one: "" if one.seed is None else str(one.seed),
+}
+KEY = (
+    "a cell: measured % (95 % interval), then the published number, measured minus published, and whether sampling "
+    "explains it (in, out); a number in brackets alone is published and was not run here"
+)
+
+
+def tables(matrix: Matrix, *, lines: bool = False) -> list[Table]:
+    """What a person reads; with `lines` a cell may be two lines long, which only a terminal shows."""
+    cells = shown(matrix)
+    return [
+        *_shaped(matrix, cells, "\n" if lines else " "),
+        *_compared(matrix, cells),
+        *(_front(front) for front in fronts(matrix, cells)),
+        *_failures(matrix),
+    ]
+
+
+def _shaped(matrix: Matrix, cells: Sequence[Shown], between: str) -> list[Table]:
+    """The table of the paper; an axis that is neither down nor across, other than the seed, has a table for each value."""
+    bench = matrix.bench
+    down, across = bench.rows, bench.columns
+    rest = [axis for axis in AXES if axis not in (*down, *across, "seed")]
+    robust = [one for one in cells if one.attack != CLEAN]
+    values = [list(dict.fromkeys(AXIS[axis](one) for one in robust if AXIS[axis](one))) for axis in rest]
+    found = []
+    for chosen in itertools.product(*values):
+        fixed = dict(zip(rest, chosen, strict=True))
+        part = [one for one in cells if all(AXIS[a](one) in (v, "") for a, v in fixed.items())]
+        part = _spread(part, down, across)
+        heads = list(dict.fromkeys(tuple(AXIS[axis](one) for axis in across) for one in part))
+        names = list(dict.fromkeys(tuple(AXIS[axis](one) for axis in down) for one in part))
+        at: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Shown]] = {}
+        for one in part:
+            at.setdefault((tuple(AXIS[a](one) for a in down), tuple(AXIS[a](one) for a in across)), []).append(one)
+        once = {axis for place, axis in enumerate(across) if len({head[place] for head in heads if head[place]}) < 2}
+        if once == set(across):
+            once = set()
+        columns = [_head(head, across, once) for head in heads]
+        rows = [(*name, *(_cell(at.get((name, head), ()), between) for head in heads)) for name in names]
+        title = " | ".join([bench.title, *(v for v in fixed.values() if len(values) and v), _under(matrix)])
+        notes = [KEY, *_notes(matrix, cells)]
+        found.append(Table(title, (*down, *columns), rows, notes, left=len(down)))
+    return found
+
+
+def _spread(cells: Sequence[Shown], down: Sequence[str], across: Sequence[str]) -> list[Shown]:
+    """Clean numbers stand once beside the attacks, and again for every threat and seed on the other side of the table."""
+    from dataclasses import replace
+
+    opposite = [axis for axis in ("threat", "seed") if axis in (across if "attack" in down else down)]
+    found: list[Shown] = []
+    for one in cells:
+        if one.attack != CLEAN or not opposite:
+            found.append(one)
+            continue
+        own = [other for other in cells if other.model == one.model and other.attack != CLEAN]
+        seen: dict[tuple[Any, ...], Shown] = {}
+        for other in own:
+            changed = {axis: getattr(other, axis) for axis in opposite}
+            seen.setdefault(tuple(changed.values()), replace(one, **changed))
+        found += list(seen.values()) or [one]
+    return found
+
+
+def _head(head: Sequence[str], across: Sequence[str], once: set[str]) -> str:
+    """The name of a column; what is the same everywhere stands in the title."""
+    kept = [value for axis, value in zip(across, head, strict=True) if value and axis not in once]
+    return " ".join(kept) or next((value for value in head if value), "")
+
+
+def _under(matrix: Matrix) -> str:
+    bench = matrix.bench
+    counted = sorted({measured.n for measured in matrix.cells if measured.n})
+    n = f"n = {counted[0]}" if len(counted) == 1 else f"n = {counted[0]} to {counted[-1]}" if counted else "not run"
+    seeds = f"seed{'s' if len(bench.seeds) > 1 else ''} {', '.join(map(str, bench.seeds))}"
+    return " | ".join([", ".join(bench.threats), bench.data, n, seeds])
+
+
+def _cell(cells: Sequence[Shown], between: str) -> str:
+    """One number, or the mean of several seeds with the lowest and highest."""
+    done = [one for one in cells if one.measured is not None]
+    if not cells:
+        return ""
+    first = done[0] if done else cells[0]
+    if len(done) > 1:
+        shares = [100 * one.measured.accuracy for one in done if one.measured]
+        text = f"{sum(shares) / len(shares):.1f} (seeds {min(shares):.1f}-{max(shares):.1f})"
+        return text + (f"{between}[{first.published.value:.2f}]" if first.published else "")
+    published = f"[{first.published.value:.2f}]" if first.published else ""
+    if first.measured is None:
+        return published if first.status == "published" else f"{first.status} {published}".strip()
+    text = f"{100 * first.measured.accuracy:.1f} ({100 * first.measured.low:.1f}-{100 * first.measured.high:.1f})"
+    return text if first.gap is None else f"{text}{between}{published} {_signed(first)} {_verdict(first)}"
+
+
+def _signed(one: Shown) -> str:
+    return f"{100 * one.gap.difference:+.1f}" if one.gap else ""
+
+
+def _verdict(one: Shown) -> str:
+    return "" if one.gap is None else "in" if one.gap.inside else "out"
+
+
+def _notes(matrix: Matrix, cells: Sequence[Shown]) -> list[str]:
+    bench = matrix.bench
+    notes = [f"published: {bench.source}"] if bench.reference else []
+    others = dict.fromkeys(r.source for r in bench.reference if r.source and r.source != bench.source)
+    notes += [f"published: {source}" for source in others]
+    notes += [bench.notes] if bench.notes else []
+    doubts = dict.fromkeys(
+        f"doubt: {one.cell.cell.label}, {one.cell.cell.attack_label}: {doubt}"
+        for one in cells
+        if one.attack != CLEAN
+        for doubt in one.cell.content.get("doubts", ())
+    )
+    return [*notes, *doubts]
+
+
+def _compared(matrix: Matrix, cells: Sequence[Shown]) -> list[Table]:
+    """Every number that was both measured and published."""
+    rows = []
+    for one in cells:
+        if one.gap is None or one.measured is None or one.published is None:
+            continue
+        measured = f"{100 * one.measured.accuracy:.1f}", f"{100 * one.measured.low:.1f} - {100 * one.measured.high:.1f}"
+        published = f"{one.published.value:.2f}", "?" if one.published.n is None else str(one.published.n)
+        error = f"{100 * one.gap.low:+.1f} to {100 * one.gap.high:+.1f}"
+        place = (one.model, one.attack, one.threat)
+        rows.append((*place, *measured, str(one.measured.n), *published, _signed(one), error, _verdict(one)))
+    if not rows:
+        return []
+    inside = sum(row[-1] == "in" for row in rows)
+    note = "difference: measured minus published, with its 95 % interval (Newcombe) from both samplings"
+    alone = "; without a published n (?) from ours alone" if any(row[7] == "?" for row in rows) else ""
+    columns = ("model", "attack", "threat", "measured", "95 %", "n", "published", "n", "difference", "95 %", "sampling")
+    title = f"{matrix.bench.title} | {inside} of {len(rows)} differences inside the sampling error"
+    return [Table(title, columns, rows, [note + alone], left=3)]
+
+
+def _front(front: Front) -> Table:
+    """Who is most robust for its size."""
+    rows = [
+        (
+            point.model,
+            f"{point.parameters / 1e6:.1f}",
+            f"{point.flops / 1e9:.2f}",
+            "" if point.clean is None else f"{100 * point.clean:.1f}",
+            f"{100 * point.robust:.1f}" if point.measured else f"[{100 * point.robust:.2f}]",
+            "front" if point.smallest else "",
+            "front" if point.cheapest else "",
+        )
+        for point in front.points
+    ]
+    columns = ("model", "M parameters", "GFLOPs", "clean", "robust", "for parameters", "for FLOPs")
+    notes = ["FLOPs of one image: a multiplication and an addition are two; a number in brackets is published"]
+    return Table(f"robust accuracy against size | {front.attack} | {front.threat}", columns, rows, notes)
+
+
+def _failures(matrix: Matrix) -> list[Table]:
+    rows = [(measured.cell.name, measured.error) for measured in matrix.failed]
+    return [Table(f"{len(rows)} failed", ("cell", "why"), rows, left=2)] if rows else []
+
+
+def numbers(matrix: Matrix) -> Table:
+    """A row per number, shares in [0,1]: the form for other programs."""
+    names = ("measured", "low", "high", "n", "published", "published_n", "difference", "difference_low")
+    columns = ("model", "attack", "threat", "seed", "status", *names, "difference_high", "inside", "source")
+    rows = []
+    for one in content(matrix)["cells"]:
+        rows.append(tuple(_plain(one[column]) for column in columns))
+    return Table(matrix.bench.title, columns, rows, _notes(matrix, shown(matrix)), left=5)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def content(matrix: Matrix) -> dict[str, Any]:
+    """The JSON of a benchmark, accuracies in [0,1]; the clean accuracy of a model is a cell with the attack `clean`."""
+    cells = shown(matrix)
+    found = []
+    for one in cells:
+        accuracy, published, gap = one.measured, one.published, one.gap
+        found.append(
+            {
+                "model": one.model,
+                "attack": one.attack,
+                "threat": one.threat or None,
+                "measured": accuracy.accuracy if accuracy else None,
+                "low": accuracy.low if accuracy else None,
+                "high": accuracy.high if accuracy else None,
+                "published": round(published.value / 100, 6) if published else None,
+                "source": (published.source or matrix.bench.source) if published else None,
+                "n": accuracy.n if accuracy else None,
+                "status": one.status,
+                "seed": one.seed,
+                "published_n": published.n if published else None,
+                "difference": gap.difference if gap else None,
+                "difference_low": gap.low if gap else None,
+                "difference_high": gap.high if gap else None,
+                "inside": gap.inside if gap else None,
+                "id": one.cell.cell.model or None,
+                "text": one.cell.cell.attack if one.attack != CLEAN else None,
+                "error": one.cell.error or None,
+                "doubts": list(one.cell.content.get("doubts", ())),
+                "run": str(one.cell.folder) if one.cell.folder else None,
+            }
+        )
+    return {
+        "schema": 1,
+        "file": matrix.bench.path,
+        "title": matrix.bench.title,
+        "data": matrix.bench.data,
+        "cells": found,
+        "front": [
+            {"attack": f.attack, "threat": f.threat, "points": [p._asdict() for p in f.points]}
+            for f in fronts(matrix, cells)
+        ],
+        "counts": dict(matrix.counts),
+    }
+
+
+def save(matrix: Matrix, folder: Path) -> list[Path]:
+    """Every form in a folder: NAME.md, .tex, .csv, .json, and NAME.parquet with the record of every sample."""
+    from vitattack.report.records import write
+
+    folder.mkdir(parents=True, exist_ok=True)
+    shapes = tables(matrix)
+    texts = {
+        "md": "\n".join(table.markdown() for table in shapes),
+        "tex": "\n".join(table.latex() for table in shapes),
+        "csv": numbers(matrix).csv(),
+        "json": json.dumps(content(matrix), indent=2) + "\n",
+    }
+    paths = []
+    for ending, text in texts.items():
+        paths.append(folder / f"{matrix.bench.name}.{ending}")
+        paths[-1].write_text(text)
+    paths.append(folder / f"{matrix.bench.name}.parquet")
+    write(matrix, paths[-1])
+    return paths
