@@ -45,10 +45,10 @@ class Growth:
         self.there = dict(seed)
 
     def pieces(self) -> list[Piece]:
-        """Results last: where one is, everything else is."""
+        """Records before notes of what they cost, results last: where one is, everything else is."""
         found = []
         names = sorted(path.name for path in self._folder.iterdir() if NAMES.fullmatch(path.name))
-        for name in sorted(names, key=lambda name: name == "result.json"):
+        for name in sorted(names, key=lambda name: (name == "result.json", not name.startswith("samples"))):
             content, there = self._read(name), self.there.get(name)
             if content == there:
                 continue

@@ -168,11 +168,12 @@ class _Flight:
             self._read(everything=True)  # what the worker said before it ended
             yield from self._landed(self._refs.pop(ref), ref)
 
-    def _read(self, *, everything: bool = False) -> None:
+    def _read(self, *, everything: bool = False, again: bool = True) -> None:
         letters = self._ray.get(self._taking)
         if everything:  # those that came after the last taking
             letters += self._ray.get(self._mailbox.take.remote(0.0))
-        self._taking = self._mailbox.take.remote(0.5)
+        if again:
+            self._taking = self._mailbox.take.remote(0.5)
         for letter in letters:
             if letter.attempt != self._tries[letter.number]:  # of a worker that was taken for lost
                 self._mailbox.answer.remote(letter.number, letter.attempt, VitattackError("this task runs elsewhere"))
@@ -246,7 +247,7 @@ class _Flight:
                     self._ray.cancel(ref, force=force)
                 if refs:
                     refs = self._ray.wait(refs, num_returns=len(refs), timeout=SECONDS_TO_STOP)[1]
-            self._read(everything=True)
+            self._read(everything=True, again=False)
             self._ray.kill(self._mailbox)
         for number in [*self._copies]:
             self._close(number)

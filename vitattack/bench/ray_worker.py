@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitattack.bench.mirror import Growth, Piece
+from vitattack.bench.mirror import Growth, Piece, files_of
 from vitattack.bench.tasks import Listener, Outcome, Task, run_task
 from vitattack.errors import UsageError
 
@@ -133,8 +133,10 @@ class _Telling(Listener):
         _wait(self._mailbox.put.remote(Letter(self._order.number, self._order.attempt, *self._progress, pieces)))
 
     def hashes(self) -> dict[str, str]:
+        """Of the files that only this task writes: those of other shards grow meanwhile."""
         there = self._growth.there if self._growth else {}
-        return {name: sha256(content).hexdigest() for name, content in there.items()}
+        mine = files_of(self._order.task.shard)
+        return {name: sha256(content).hexdigest() for name, content in there.items() if name in mine}
 
 
 def _wait(reference: Any) -> Any:
