@@ -136,8 +136,8 @@ def _executor(given: dict[str, Any]) -> Executor:
     if given["executor"] == "ray":
         from vitattack.bench.on_ray import OnRay
 
-        writers = "workers" if given["shared_store"] else "driver"
-        return OnRay(address, jobs, given["num_cpus"], given["num_gpus"], writers)
+        shared = given["shared_store"]
+        return OnRay(address, jobs, given["num_cpus"], given["num_gpus"], "workers" if shared else "driver")
     asked = next((key for key in of_ray if given[key] not in (None, False)), None)
     if asked:
         raise click.UsageError(f"--{asked.replace('_', '-')} is for Ray: add --executor ray")

@@ -30,7 +30,8 @@ class Board(Progress):
             disable=quiet or not self.console.is_terminal,
         )
         self.share: dict[str, float] = {}
-        self.ended_tasks = self.count = 0
+        self.ended_tasks = 0.0
+        self.count = 0
 
     def __enter__(self) -> Board:
         return self

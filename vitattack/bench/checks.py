@@ -22,7 +22,7 @@ TWICE = 2
 
 def check(bench: Bench, cells: Sequence[Cell], *, store: Path, data_dir: str | None = None) -> None:
     """Refuses a run that would end badly; `cells` are those that are to be run."""
-    lines = {one.label: one.line for one in (*bench.models, *bench.attacks)}
+    lines = {m.label: m.line for m in bench.models} | {a.label: a.line for a in bench.attacks}
 
     def at(label: str, error: UsageError) -> UsageError:
         return UsageError(f"{bench.path}:{lines.get(label, 1)}: {error}")
@@ -62,9 +62,9 @@ def check_weights(model: str) -> None:
     if where == "embedded":
         assert weights.file is not None
         cache.verify(EMBEDDED / weights.file, weights, entry.id)
-    elif (
-        where == "cached" and cache.seems_there(entry.id) and cache.converted(weights, entry.id) is None
-    ) or where == "not cached":
+        return
+    changed = where == "cached" and cache.seems_there(entry.id) and cache.converted(weights, entry.id) is None
+    if changed or where == "not cached":
         _must_fetch(entry)
 
 

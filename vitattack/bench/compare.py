@@ -56,15 +56,20 @@ def shown(matrix: Matrix) -> tuple[Shown, ...]:
 def _clean(matrix: Matrix, label: str, own: Sequence[Measured]) -> Shown:
     """Of the cell with most images: all of a model see the same ones."""
     best = max(own, key=lambda measured: measured.n or 0)
-    return Shown(
-        label, CLEAN, "", None, best.status, best.clean, matrix.bench.published(label, CLEAN, ""), best
-    )
+    return Shown(label, CLEAN, "", None, best.status, best.clean, matrix.bench.published(label, CLEAN, ""), best)
 
 
 def _robust(measured: Measured) -> Shown:
     cell = measured.cell
     return Shown(
-        cell.label, cell.attack_label, cell.threat, cell.seed, measured.status, measured.robust, cell.published, measured
+        cell.label,
+        cell.attack_label,
+        cell.threat,
+        cell.seed,
+        measured.status,
+        measured.robust,
+        cell.published,
+        measured,
     )
 
 
@@ -123,10 +128,12 @@ def _points(matrix: Matrix, cells: Sequence[Shown], chosen: Sequence[Shown]) -> 
     for label, figures, share, measured in sorted(rows, key=lambda row: -row[2]):
         others = [(f, s) for name, f, s, _ in rows if name != label]
 
-        def leads(what: str, size: int, share: float = share, others: Sequence[tuple[facts.Figures, float]] = others) -> bool:
+        def leads(
+            what: str, size: int, share: float = share, others: Sequence[tuple[facts.Figures, float]] = others
+        ) -> bool:
             return not any(
                 s >= share and getattr(f, what) <= size and (s > share or getattr(f, what) < size) for f, s in others
             )
 
-        front = leads("parameters", figures.parameters), leads("flops", figures.flops)
+        front = leads("parameters", figures.parameters), leads("forward", figures.flops)
         yield Point(label, figures.parameters, figures.flops, clean.get(label), share, measured, *front)

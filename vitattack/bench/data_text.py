@@ -26,6 +26,13 @@ class Rows:
     classes: int | None = None
     of_imagenet: bool = True
 
+    def taught(self, entry: Entry) -> bool:
+        """Whether a model was trained for these images: what a wildcard is about."""
+        head = self.name.partition("/")[0]
+        return self.suits(entry) and (
+            self.classes is None or head.startswith(f"{entry.dataset}-") or head == entry.dataset or self.of_imagenet
+        )
+
     def suits(self, entry: Entry) -> bool:
         """Whether a model of the zoo can be asked about these classes."""
         if self.classes is None or entry.num_classes == self.classes:

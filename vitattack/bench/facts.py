@@ -82,8 +82,8 @@ class Figures:
     """Of one image; a multiplication and an addition are two FLOPs."""
 
     parameters: int
-    forward: int
-    backward: int  # the gradient with respect to the image alone
+    flops: int  # of a forward
+    backward: int  # FLOPs of the gradient with respect to the image alone
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ def load(path: Path) -> Item:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"cannot read the benchmark '{printable(name)}' ({reason}): check the path") from error
+    _check_depth(text, printable(name))
     try:
         loader = yaml.SafeLoader(text)
         try:
@@ -120,6 +122,16 @@ def load(path: Path) -> Item:
         raise UsageError(f"{printable(name)}:{line}: this is not readable YAML ({reason}): correct it") from error
     except RecursionError as error:
         raise UsageError(f"{printable(name)}:1: the lists and keys are nested too deeply: flatten them") from error
+
+
+def _check_depth(text: str, name: str) -> None:
+    """A rough count of brackets: the parser's time grows with the square of their depth."""
+    depth = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        for character in re.findall(r"[\[\]{}]", line):
+            depth = max(0, depth + (1 if character in "[{" else -1))
+            if depth > DEEPEST * 10:
+                raise UsageError(f"{name}:{number}: the lists and keys are nested too deeply: flatten them")
 
 
 class _Walk:

@@ -139,7 +139,7 @@ def _priced(cell: Cell, images: Rows, rates: Rates | Rate, stored: bool, fetched
         flops = None if each is None else n * each
         if cell.published is not None and each is not None:
             survivors = cell.published.value / 100
-            least = n * (figures.forward * (1 - survivors) + each * survivors)
+            least = n * (figures.flops * (1 - survivors) + each * survivors)
     rate = rates if isinstance(rates, Rate) else rates.of(cell.model, cell.settings.threads)
     names = [cell.model, *(source for source, _ in cost.sources)] if cost else [cell.model]
     fetch = sum(to_fetch(name) or 0 for name in names if name not in fetched)
@@ -149,7 +149,7 @@ def _priced(cell: Cell, images: Rows, rates: Rates | Rate, stored: bool, fetched
 
 
 def _flops(passes: Passes, figures: facts.Figures) -> float:
-    return passes.forwards * figures.forward + passes.backwards * figures.backward
+    return passes.forwards * figures.flops + passes.backwards * figures.backward
 
 
 def entry_of(cell: Cell) -> Entry | None:

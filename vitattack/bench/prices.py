@@ -80,7 +80,7 @@ def _gradient(attack: Outline, how: Asked, steps: int) -> Passes:
     """The loop: T + 1 looks and T gradients; a look less for one that makes all its steps and returns the last unseen."""
     start, loss = attack.values.get("start"), attack.values.get("loss")
     before = start.values["steps"] if isinstance(start, Outline) and start.name == "odi" else 0
-    clean = isinstance(loss, Outline) and _needs_clean(loss)
+    clean = _needs_clean(loss) if isinstance(loss, Outline) else attack.values.get("anchor") == "clean"
     looks = steps if attack.values.get("stop") == "never" else steps + 1
     return Passes(how.answers * (before + clean) + how.look * looks, how.answers * (before + steps))
 

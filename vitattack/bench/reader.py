@@ -128,7 +128,7 @@ class _Reading:
         if any(c in text for c in WILD) and text not in known:
             if label or options:
                 item.refuse("a wildcard names several models: drop label and the options of a file")
-            fitting = [entry for name, entry in known.items() if fnmatchcase(name, text) and images.suits(entry)]
+            fitting = [entry for name, entry in known.items() if fnmatchcase(name, text) and images.taught(entry)]
             if not fitting:
                 named.refuse(f"no model of the zoo for this data fits '{text}': vitattack models list shows them")
             return [Model(e.id, e.id, named.line, published or not public(e), {}, settings) for e in fitting]
@@ -236,7 +236,7 @@ class _Reading:
             cell = (one.model, one.attack, one.threat)
             if cell in found:
                 item.refuse(
-                    f"the reference of {'/'.join(filter(None, cell))} stands twice, first in line {found[cell].line}"
+                    f"the reference of {'/'.join(filter(None, cell))} stands twice, first in line {found[cell].line}: keep one"
                 )
             found[cell] = one
         return tuple(found.values())

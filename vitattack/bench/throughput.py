@@ -135,4 +135,4 @@ def measure(entry: Entry, batch_size: int, device: str, threads: int | None) -> 
                 step(x)
                 count += 1
             seconds = time.perf_counter() - began
-    return count * batch_size * (figures.forward + figures.backward) / seconds
+    return count * batch_size * (figures.flops + figures.backward) / seconds

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitattack.bench.compare import Front, Shown, fronts, shown
-from vitattack.bench.file import AXES, CLEAN
+from vitattack.bench.file import CLEAN
 from vitattack.bench.run import Matrix
 from vitattack.report.table import Table
 
@@ -17,57 +17,70 @@ AXIS: Mapping[str, Callable[[Shown], str]] = {
     "model": lambda one: one.model,
     "attack": lambda one: one.attack,
     "threat": lambda one: one.threat,
-    "seed": lambda one: "" if one.seed is None else str(one.seed),
+    "seed": lambda one: "" if one.seed is None else f"seed {one.seed}",
 }
+MEASURED = "a cell: measured % (95 % interval)"
 KEY = (
-    "a cell: measured % (95 % interval), then the published number, measured minus published, and whether sampling "
-    "explains it (in, out); a number in brackets alone is published and was not run here"
+    f"{MEASURED}, then [published], measured minus published, and whether sampling explains that (in, out); "
+    "a number in brackets alone was not run here"
 )
+WIDEST_NAME = 40
 
 
-def tables(matrix: Matrix, *, lines: bool = False) -> list[Table]:
-    """What a person reads; with `lines` a cell may be two lines long, which only a terminal shows."""
+def tables(matrix: Matrix, width: int | None = None) -> list[Table]:
+    """What a person reads. On a terminal of `width` characters a cell has two lines and wide tables come in pieces."""
     cells = shown(matrix)
-    return [
-        *_shaped(matrix, cells, "\n" if lines else " "),
+    found = [
+        _shaped(matrix, cells, " " if width is None else "\n"),
+        *_over_seeds(matrix, cells),
         *_compared(matrix, cells),
         *(_front(front) for front in fronts(matrix, cells)),
         *_failures(matrix),
     ]
+    return found if width is None else [piece for table in found for piece in _pieces(table, width)]
 
 
-def _shaped(matrix: Matrix, cells: Sequence[Shown], between: str) -> list[Table]:
-    """The table of the paper; an axis that is neither down nor across, other than the seed, has a table for each value."""
+def _pieces(table: Table, width: int) -> list[Table]:
+    """A table cut between columns into ones that fit; each has the names of the rows, the last one the notes."""
+    columns = list(zip(table.columns, *table.rows, strict=True))
+    wide = [max(len(line) for cell in column for line in cell.splitlines() or [""]) + 2 for column in columns]
+    names = sum(min(size, WIDEST_NAME) for size in wide[: table.left])
+    groups: list[list[int]] = [[]]
+    room = 0
+    for place in range(table.left, len(columns)):
+        if groups[-1] and room + wide[place] > width - names:
+            groups.append([])
+            room = 0
+        groups[-1].append(place)
+        room += wide[place]
+    found = []
+    for number, group in enumerate(groups):
+        kept = [*range(table.left), *group]
+        title = table.title if len(groups) == 1 else f"{table.title} ({number + 1} of {len(groups)})"
+        rows = [tuple(row[place] for place in kept) for row in table.rows]
+        notes = table.notes if number + 1 == len(groups) else ()
+        found.append(replace(table, title=title, columns=[table.columns[p] for p in kept], rows=rows, notes=notes))
+    return found
+
+
+def _shaped(matrix: Matrix, cells: Sequence[Shown], between: str) -> Table:
+    """The table of the paper."""
     bench = matrix.bench
     down, across = bench.rows, bench.columns
-    rest = [axis for axis in AXES if axis not in (*down, *across, "seed")]
-    robust = [one for one in cells if one.attack != CLEAN]
-    values = [list(dict.fromkeys(AXIS[axis](one) for one in robust if AXIS[axis](one))) for axis in rest]
-    found = []
-    for chosen in itertools.product(*values):
-        fixed = dict(zip(rest, chosen, strict=True))
-        part = [one for one in cells if all(AXIS[a](one) in (v, "") for a, v in fixed.items())]
-        part = _spread(part, down, across)
-        heads = list(dict.fromkeys(tuple(AXIS[axis](one) for axis in across) for one in part))
-        names = list(dict.fromkeys(tuple(AXIS[axis](one) for axis in down) for one in part))
-        at: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Shown]] = {}
-        for one in part:
-            at.setdefault((tuple(AXIS[a](one) for a in down), tuple(AXIS[a](one) for a in across)), []).append(one)
-        once = {axis for place, axis in enumerate(across) if len({head[place] for head in heads if head[place]}) < 2}
-        if once == set(across):
-            once = set()
-        columns = [_head(head, across, once) for head in heads]
-        rows = [(*name, *(_cell(at.get((name, head), ()), between) for head in heads)) for name in names]
-        title = " | ".join([bench.title, *(v for v in fixed.values() if len(values) and v), _under(matrix)])
-        notes = [KEY, *_notes(matrix, cells)]
-        found.append(Table(title, (*down, *columns), rows, notes, left=len(down)))
-    return found
+    at: dict[tuple[tuple[str, ...], tuple[str, ...]], Shown] = {}
+    for one in _spread(cells, down, across):
+        at.setdefault((tuple(AXIS[a](one) for a in down), tuple(AXIS[a](one) for a in across)), one)
+    names = list(dict.fromkeys(name for name, _ in at))
+    heads = list(dict.fromkeys(head for _, head in at))
+    once = {axis for place, axis in enumerate(across) if len({head[place] for head in heads if head[place]}) < 2}
+    columns = [_head(head, across, once if once < set(across) else set()) for head in heads]
+    rows = [(*name, *(_cell(at.get((name, head)), between) for head in heads)) for name in names]
+    notes = [KEY if bench.reference else MEASURED, *_notes(matrix, cells)]
+    return Table(f"{bench.title} | {_under(matrix)}", (*down, *columns), rows, notes, left=len(down))
 
 
 def _spread(cells: Sequence[Shown], down: Sequence[str], across: Sequence[str]) -> list[Shown]:
     """Clean numbers stand once beside the attacks, and again for every threat and seed on the other side of the table."""
-    from dataclasses import replace
-
     opposite = [axis for axis in ("threat", "seed") if axis in (across if "attack" in down else down)]
     found: list[Shown] = []
     for one in cells:
@@ -97,21 +110,14 @@ def _under(matrix: Matrix) -> str:
     return " | ".join([", ".join(bench.threats), bench.data, n, seeds])
 
 
-def _cell(cells: Sequence[Shown], between: str) -> str:
-    """One number, or the mean of several seeds with the lowest and highest."""
-    done = [one for one in cells if one.measured is not None]
-    if not cells:
+def _cell(one: Shown | None, between: str) -> str:
+    if one is None:
         return ""
-    first = done[0] if done else cells[0]
-    if len(done) > 1:
-        shares = [100 * one.measured.accuracy for one in done if one.measured]
-        text = f"{sum(shares) / len(shares):.1f} (seeds {min(shares):.1f}-{max(shares):.1f})"
-        return text + (f"{between}[{first.published.value:.2f}]" if first.published else "")
-    published = f"[{first.published.value:.2f}]" if first.published else ""
-    if first.measured is None:
-        return published if first.status == "published" else f"{first.status} {published}".strip()
-    text = f"{100 * first.measured.accuracy:.1f} ({100 * first.measured.low:.1f}-{100 * first.measured.high:.1f})"
-    return text if first.gap is None else f"{text}{between}{published} {_signed(first)} {_verdict(first)}"
+    published = f"[{one.published.value:.2f}]" if one.published else ""
+    if one.measured is None:
+        return published if one.status == "published" else f"{one.status} {published}".strip()
+    text = f"{100 * one.measured.accuracy:.1f} ({100 * one.measured.low:.1f}-{100 * one.measured.high:.1f})"
+    return text if one.gap is None else f"{text}{between}{published} {_signed(one)} {_verdict(one)}"
 
 
 def _signed(one: Shown) -> str:
@@ -156,6 +162,22 @@ def _compared(matrix: Matrix, cells: Sequence[Shown]) -> list[Table]:
     columns = ("model", "attack", "threat", "measured", "95 %", "n", "published", "n", "difference", "95 %", "sampling")
     title = f"{matrix.bench.title} | {inside} of {len(rows)} differences inside the sampling error"
     return [Table(title, columns, rows, [note + alone], left=3)]
+
+
+def _over_seeds(matrix: Matrix, cells: Sequence[Shown]) -> list[Table]:
+    """Mean, lowest and highest of several seeds."""
+    if len(matrix.bench.seeds) < 2:
+        return []
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for one in cells:
+        if one.seed is not None and one.measured is not None:
+            found.setdefault((one.model, one.attack, one.threat), []).append(100 * one.measured.accuracy)
+    rows = [
+        (*place, f"{sum(values) / len(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}", str(len(values)))
+        for place, values in found.items()
+    ]
+    columns = ("model", "attack", "threat", "mean", "lowest", "highest", "seeds")
+    return [Table("robust accuracy over seeds, in %", columns, rows, left=3)] if rows else []
 
 
 def _front(front: Front) -> Table:
