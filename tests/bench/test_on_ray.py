@@ -18,6 +18,8 @@ from typing import Any, Literal
 import pytest
 
 from tests.bench.test_run import CELLS, Steps, lines, run
+from tests.models.hosts import host, slowly
+from vitattack._assets import EMBEDDED
 from vitattack.bench.executors import Progress, Serial
 from vitattack.bench.mirror import Copy, Growth, OutOfStep, Piece
 from vitattack.bench.on_ray import OnRay, environment
@@ -151,6 +153,42 @@ run(Path({str(tmp_path)!r}), OnRay({cluster.address!r}, writers={writers!r}), LO
     for name, done, _ in steps.moves:
         going_on.setdefault(name, done)
     assert sum(going_on.values()) >= before - sum(each.n or 0 for each in found if each.from_store)
+
+
+@pytest.mark.slow
+def test_weights_are_fetched_once_by_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every node has a cache of its own, which wins over what the driver says."""
+    from ray.cluster_utils import Cluster
+
+    content = (EMBEDDED / "tiny-vit.safetensors").read_bytes()
+    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "driver"))
+    with host() as server:
+        server.files["/net.safetensors"] = content
+        server.faults["/net.safetensors"] = [slowly(1.0)] * 4
+        entry = (
+            f"{{id: own/net, summary: mine, arch: 'small:tiny_vit_32', num_classes: 10, input: 32, dataset: cifar10, "
+            f"normalize: null, weights: {{from: ['{server.url}/net.safetensors'], size: {len(content)}, "
+            f"sha256: {hashlib.sha256(content).hexdigest()}}}}}"
+        )
+        homes = [tmp_path / "one", tmp_path / "two"]
+        for home in homes:
+            home.mkdir()
+            (home / "models.yaml").write_text(f"schema: 1\nmodels:\n  - {entry}\n")
+        settings = {"num_cpus": 2, "object_store_memory": 100 << 20}
+        made = Cluster(
+            initialize_head=True,
+            head_node_args={**settings, "include_dashboard": False, "env_vars": {"VITATTACK_HOME": str(homes[0])}},
+        )
+        try:
+            made.add_node(**settings, env_vars={"VITATTACK_HOME": str(homes[1])})
+            cells = [replace(CELLS[0], model="own/net", seed=seed) for seed in range(6)]
+            found = run(tmp_path / "store", OnRay(made.address), cells)
+        finally:
+            made.shutdown()
+        assert {each.status for each in found} == {"ok"}, [each.error for each in found]
+        used = [home for home in homes if any((home / "weights").glob("*"))]
+        assert used and len(server.gets("/net.safetensors")) == len(used)
+        assert not (tmp_path / "driver").exists()
 
 
 def stored(store: Path) -> int:

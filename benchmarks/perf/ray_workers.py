@@ -1,0 +1,95 @@
+"""Two Ray workers against one process, one thread each, on a batch of eight jobs: same records, how much sooner?
+
+    python benchmarks/perf/ray_workers.py [--rounds 1] [--images 300] [--workers 2] [--model tiny-vit] [--attack gama]
+
+The jobs differ in their seed, so they cost about the same. Ray's time holds everything: starting it, workers that import
+torch and load the model, and records that stream back; serial's begins with torch imported. Target: 1.8x on two cores,
+which needs both of them idle and jobs that last longer than Ray takes to start. --images 8 is a look whether it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from measure import arguments, conditions, median
+
+from vitattack.bench.cells import Cell
+from vitattack.bench.executors import Executor, Progress, Serial
+from vitattack.bench.file import Settings
+from vitattack.bench.on_ray import OnRay
+from vitattack.bench.run import run_cells
+from vitattack.bench.tasks import Task
+
+JOBS = 8
+
+
+class FirstBatch(Progress):
+    """When the first batch was there."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+
+    def moved(self, task: Task, done: int, total: int) -> None:
+        if done and self.at is None:
+            self.at = time.perf_counter()
+
+
+def cells(model: str, attack: str, images: int, threads: int) -> tuple[Cell, ...]:
+    return tuple(
+        Cell(
+            model=model,
+            label=model,
+            attack=attack,
+            attack_label=attack,
+            threat="linf:8/255",
+            seed=seed,
+            data=f"cifar10-demo[:{images}]",
+            settings=Settings(batch_size=50, threads=threads),
+        )
+        for seed in range(JOBS)
+    )
+
+
+def timed(executor: Executor, batch: tuple[Cell, ...]) -> tuple[float, float, list[bytes]]:
+    """Seconds, those until the first batch, and all records sorted."""
+    with tempfile.TemporaryDirectory() as store:
+        first = FirstBatch()
+        began = time.perf_counter()
+        found, _ = run_cells(batch, executor, Path(store), device="cpu", progress=first)
+        seconds = time.perf_counter() - began
+        assert all(each.status == "ok" for each in found), [each.error for each in found]
+        lines = [line for each in found for line in (each.folder / "samples.jsonl").read_bytes().splitlines()]
+        return seconds, (first.at or began) - began, sorted(lines)
+
+
+def main() -> None:
+    parser = arguments(__doc__, rounds=1)
+    parser.add_argument("--images", type=int, default=300)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--model", default="tiny-vit")
+    parser.add_argument("--attack", default="gama")
+    args: argparse.Namespace = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    torch.set_num_threads(args.threads)
+    print(conditions(args.threads))
+    batch = cells(args.model, args.attack, args.images, args.threads)
+    print(f"{JOBS} jobs: {args.model}, {args.attack}, {args.images} images, {args.workers} Ray workers")
+    ratios = []
+    for _ in range(args.rounds):
+        alone, _, expected = timed(Serial(), batch)
+        together, started, records = timed(OnRay(jobs=args.workers), batch)
+        assert records == expected, "the records differ"
+        ratios.append(alone / together)
+        print(f"serial: {alone:.1f} s")
+        print(f"   Ray: {together:.1f} s, its first batch after {started:.1f} s")
+    print(f"records byte-identical: True ({len(expected)})")
+    print(f"ratio {median(ratios):.2f}x (rounds: {', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))})")
+
+
+if __name__ == "__main__":
+    main()
