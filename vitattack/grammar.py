@@ -120,7 +120,7 @@ class Reader:
         if origin is tuple and isinstance(node, tuple):
             pairs = [self.value(v, choices[0], label) for v in node]
             return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
-        if isinstance(node, int) and abs(node) > LARGEST:
+        if (isinstance(node, int) or (hint is int and isinstance(node, float))) and LARGEST < abs(node) < math.inf:
             raise UsageError(f"'{short(self.text)}': {label} is out of any range")
         if hint is bool and isinstance(node, bool):
             return node, str(node)

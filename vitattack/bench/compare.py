@@ -135,5 +135,5 @@ def _points(matrix: Matrix, cells: Sequence[Shown], chosen: Sequence[Shown]) -> 
                 s >= share and getattr(f, what) <= size and (s > share or getattr(f, what) < size) for f, s in others
             )
 
-        front = leads("parameters", figures.parameters), leads("forward", figures.flops)
+        front = leads("parameters", figures.parameters), leads("flops", figures.flops)
         yield Point(label, figures.parameters, figures.flops, clean.get(label), share, measured, *front)

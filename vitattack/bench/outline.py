@@ -84,9 +84,11 @@ def _defaults(signature: Signature) -> dict[str, Any]:
 
 
 def _word(kind: type[Kind]) -> str:
-    return next(word for word, known in facts.KINDS.items() if known is kind)
+    """As the registry of this kind is called."""
+    word = next(word for word, known in facts.KINDS.items() if known is kind)
+    return "step rule" if word == "rule" else word
 
 
 def _of_plugin(kind: type[Kind], name: str) -> bool:
-    group = f"vitattack.{_word(kind)}s"
+    group = f"vitattack.{_word(kind).rpartition(' ')[2]}s"
     return any(point.name == name for point in entry_points(group=group))

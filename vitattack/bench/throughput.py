@@ -72,7 +72,7 @@ class Rates:
 
 
 def _stored() -> dict[str, dict[str, float]]:
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # measured again, then
         content = json.loads((home.home() / FILE).read_text())
         found = content["rates"] if isinstance(content, dict) and content.get("schema") == 1 else {}
         return {

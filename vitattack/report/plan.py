@@ -36,6 +36,8 @@ def _figures(row: Priced) -> Sequence[str]:
 
 def _sum(plan: Plan, key: str, form: Callable[[float | None], str]) -> str:
     value = plan.total(key)
+    if not plan.to_run:
+        return ""
     return ("over " if value is not None and plan.unknown(key) else "") + form(value)
 
 
