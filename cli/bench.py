@@ -86,6 +86,8 @@ def command(
     executor = _executor(given)
     matrix = _run(bench, executor, only, skip, Path(out), data_dir, device, given, quiet)
     _show(matrix, form, save)
+    if matrix.interrupted:
+        click.echo("vitattack: interrupted: finished batches are stored; run the same command to go on", err=True)
     click.get_current_context().exit(matrix.exit_code)
 
 

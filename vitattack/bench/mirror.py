@@ -85,9 +85,11 @@ class Copy:
             for name in (self._growing[1], "result.json", *alone):
                 (folder / name).unlink(missing_ok=True)
 
-    def seed(self) -> dict[str, bytes]:
-        """What is in the store, for a worker to go on from."""
-        return {path.name: path.read_bytes() for path in self._folder.iterdir() if NAMES.fullmatch(path.name)}
+    def seed(self, *, alone: bool = False) -> dict[str, bytes]:
+        """What is in the store, for a worker to go on from; `alone` without what other shards have made."""
+        mine = (*self._growing, "learned.json")
+        names = [path.name for path in self._folder.iterdir() if NAMES.fullmatch(path.name)]
+        return {name: (self._folder / name).read_bytes() for name in names if name in mine or not alone}
 
     def apply(self, piece: Piece) -> None:
         """On the disk when this returns; a piece that does not fit to what is there is an error."""

@@ -74,9 +74,9 @@ class OnRay:
             ray.init(**settings)
         except Exception as error:  # the transports raise their own kinds
             reason = first_line(error)[:160]
-            raise UsageError(
-                f"cannot reach Ray at '{address}' ({type(error).__name__}: {reason}): start it, or drop --address"
-            ) from error
+            what = f"reach Ray at '{address}'" if address != "local" else "start Ray on this machine"
+            fix = "start it there, or drop --address" if address != "local" else "use --jobs N without --executor ray"
+            raise UsageError(f"cannot {what} ({type(error).__name__}: {reason}): {fix}") from error
         finally:
             signal.signal(signal.SIGTERM, before)
         try:
@@ -168,10 +168,10 @@ class _Flight:
             self._read(everything=True)  # what the worker said before it ended
             yield from self._landed(self._refs.pop(ref), ref)
 
-    def _read(self, *, everything: bool = False, again: bool = True) -> None:
-        letters = self._ray.get(self._taking)
+    def _read(self, *, everything: bool = False, again: bool = True, timeout: float | None = None) -> None:
+        letters = self._ray.get(self._taking, timeout=timeout)
         if everything:  # those that came after the last taking
-            letters += self._ray.get(self._mailbox.take.remote(0.0))
+            letters += self._ray.get(self._mailbox.take.remote(0.0), timeout=timeout)
         if again:
             self._taking = self._mailbox.take.remote(0.5)
         for letter in letters:
@@ -193,7 +193,7 @@ class _Flight:
         try:
             fresh = task.fresh and self._tries[number] == 1
             copy = self._copies[number] = Copy(Path(task.store) / folder, task.shard, fresh=fresh)
-            return copy.seed()
+            return copy.seed(alone=task.fresh)  # what other shards left there may be older than this run
         except VitattackError as error:
             return error
 
@@ -247,7 +247,7 @@ class _Flight:
                     self._ray.cancel(ref, force=force)
                 if refs:
                     refs = self._ray.wait(refs, num_returns=len(refs), timeout=SECONDS_TO_STOP)[1]
-            self._read(everything=True, again=False)
+            self._read(everything=True, again=False, timeout=SECONDS_TO_STOP)
             self._ray.kill(self._mailbox)
         for number in [*self._copies]:
             self._close(number)
