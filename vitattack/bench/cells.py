@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from vitattack.bench.file import Attack, Bench, Model, Reference, Settings
-from vitattack.bench.reader import fits
+from vitattack.bench.labels import fits
 from vitattack.errors import UsageError
 from vitattack.home import printable
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -14,6 +14,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from vitattack.errors import UsageError, first_line
 from vitattack.home import printable
 from vitattack.registry import did_you_mean
+
+T = TypeVar("T")
 
 LARGEST = 1 << 18
 DEEPEST = 12
@@ -32,10 +34,6 @@ class Item:
     def refuse(self, message: str) -> NoReturn:
         """One line that names the place."""
         raise UsageError(f"{self.file}:{self.line}: {message}")
-
-    def checked(self, error: UsageError) -> NoReturn:
-        """What somebody else says of this value, with the place in front."""
-        raise UsageError(f"{self.file}:{self.line}: {error}") from error
 
     def keys(self, kind: str, known: Collection[str]) -> dict[str, Item]:
         """The keys of a mapping, all of them known."""
@@ -175,3 +173,18 @@ class _Walk:
             seen[name] = at.line
             # what is wrong with a scalar is where its key is; lists and mappings say where they begin
             yield name, self.item(value, depth + 1, at.line if isinstance(value, ScalarNode) else None)
+
+
+def checked(item: Item, use: Callable[[], T]) -> T:
+    """What comes of it; a mistake is named with the place of the item."""
+    try:
+        return use()
+    except UsageError as error:
+        if str(error).startswith(f"{item.file}:"):
+            raise
+        item.refuse(str(error))
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> NoReturn:
+    """A name that is none of those known."""
+    raise UsageError(did_you_mean(kind, name, known))

@@ -1,7 +1,8 @@
 """What an attack costs on a sample that nothing fools, known from its text; nothing heavy is imported.
 
 The counts are those of `vitattack attacks list`, which makes the passes; a test compares the two for every attack.
-They are upper bounds but for fab: it spends up to twice as much where points beyond the budget fool the model.
+They are upper bounds but for fab: it spends up to twice as much where points beyond the budget fool the model. What
+is learned once per job on calibration images (scales of aas, the order of spatial) is not in them.
 """
 
 from __future__ import annotations

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitattack.bench.data_text import Rows, rows
 from vitattack.bench.file import AXES, CLEAN, Attack, Bench, Model, Override, Reference, Settings
-from vitattack.bench.lines import Item, load
+from vitattack.bench.labels import Labels, fits
+from vitattack.bench.lines import Item, checked, load, unknown
 from vitattack.bench.outline import outline
+from vitattack.bench.settings import OPTIONS, SETTINGS, check_file, public, some, values
 from vitattack.errors import UsageError, WrongThreat
-from vitattack.models.catalogue import Entry, entries
-from vitattack.models.normalise import normaliser
+from vitattack.models.catalogue import entries
 from vitattack.models.sources import SUFFIXES
-from vitattack.registry import did_you_mean
 from vitattack.threat import Threat, parse_many
 
 KEYS = (
     *("schema", "title", "source", "notes", "data", "limit", "threats", "seeds", "models", "attacks", "defaults"),
     *("overrides", "skip", "reference", "rows", "columns"),
 )
-OPTIONS = ("arch", "arch_kwargs", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like")
-SETTINGS = tuple(f.name for f in fields(Settings))
 WILD = "*?["
 HUBS = ("timm:", "hf-hub:")
 NOTHING: list[Item] = []
@@ -64,7 +62,7 @@ class _Reading:
         notes = " ".join(found["notes"].value.split()) if _is_text(found.get("notes")) else ""
         settings = self._settings()
         data = found["data"].text("data")
-        images = _checked(found["data"], lambda: rows(data, settings.limit, settings.transform))
+        images = checked(found["data"], lambda: rows(data, settings.limit, settings.transform))
         threats = self._threats()
         seeds = tuple(item.whole("a seed", 0, 2**63 - 1) for item in self._list("seeds")) or (0,)
         _once(self._list("seeds"), seeds, "seed")
@@ -74,7 +72,7 @@ class _Reading:
             found["models" if not models else "attacks"].refuse("the list is empty: name at least one")
         for what, known in (("model", models), ("attack", attacks)):
             self._labels_once(what, known)
-        labels = _Labels(models, attacks, tuple(threats))
+        labels = Labels(models, attacks, tuple(threats))
         skip = tuple(self._pattern(item, labels, "skip") for item in self._list("skip"))
         overrides = tuple(self._pattern(item, labels, "overrides") for item in self._list("overrides"))
         for attack, item in zip(attacks, self._list("attacks"), strict=True):
@@ -92,7 +90,7 @@ class _Reading:
     def _settings(self) -> Settings:
         given: dict[str, Any] = {}
         if "defaults" in self.found:
-            given = _set(self.found["defaults"], "defaults", SETTINGS)
+            given = some(self.found["defaults"], "defaults", SETTINGS)
         if "limit" in self.found:
             if "limit" in given:
                 self.found["limit"].refuse("limit stands twice, here and in defaults: keep one")
@@ -102,7 +100,7 @@ class _Reading:
     def _threats(self) -> dict[str, Threat]:
         threats: dict[str, Threat] = {}
         for item in self._list("threats"):
-            for threat in _checked(item, lambda item=item: parse_many(item.text("a threat"))):
+            for threat in checked(item, partial(parse_many, item.text("a threat"))):
                 if str(threat) in threats:
                     item.refuse(f"the threat {threat} stands twice: keep one")
                 threats[str(threat)] = threat
@@ -123,7 +121,7 @@ class _Reading:
         named = said.get("model", item)
         text = named.text("a model")
         options = {key: said[key].plain for key in OPTIONS if key in said}
-        settings = _values(said, SETTINGS)
+        settings = values(said, SETTINGS)
         known = entries()
         if any(c in text for c in WILD) and text not in known:
             if label or options:
@@ -149,9 +147,9 @@ class _Reading:
             if options:
                 item.refuse(f"{next(iter(options))} describes a checkpoint file, '{text}' is none: drop it")
         elif text.endswith(SUFFIXES):
-            _checked(item, lambda: _check_file(text, options))
+            checked(item, lambda: check_file(text, options))
         else:
-            _checked(item, lambda: _unknown("model", text, [*known, "timm:ARCH.TAG", "FILE.safetensors"]))
+            checked(item, lambda: unknown("model", text, [*known, "timm:ARCH.TAG", "FILE.safetensors"]))
         entry = known.get(text) or known.get(str(options.get("like")))
         if entry is not None and not published and not images.suits(entry):
             item.refuse(
@@ -189,7 +187,7 @@ class _Reading:
         if text.count("(") != text.count(")"):
             named.refuse(f"the brackets of '{text}' do not close: put an attack with commas in quotes")
         if not published:
-            _checked(named, lambda: outline(text))
+            checked(named, lambda: outline(text))
         return Attack(text, label or text, named.line, published)
 
     def _defined(
@@ -213,7 +211,7 @@ class _Reading:
 
     # What refers to them.
 
-    def _pattern(self, item: Item, labels: _Labels, key: str) -> Override:
+    def _pattern(self, item: Item, labels: Labels, key: str) -> Override:
         known = ("models", "attacks", "threats", *(("set",) if key == "overrides" else ()))
         said = item.keys(f"an entry of {key}", known)
         if not said:
@@ -223,13 +221,13 @@ class _Reading:
             patterns[axis] = tuple(part.text(axis) for part in said[axis].items(axis)) if axis in said else ()
             for pattern in patterns[axis]:
                 if not labels.any_fits(axis, pattern):
-                    _checked(said[axis], lambda a=axis, p=pattern: _unknown(a[:-1], p, labels.known(a)))
-        settings = _set(said["set"], "set", SETTINGS) if "set" in said else {}
+                    checked(said[axis], partial(unknown, axis[:-1], pattern, labels.known(axis)))
+        settings = some(said["set"], "set", SETTINGS) if "set" in said else {}
         if key == "overrides" and not settings:
             item.refuse("an override sets something: add set: {batch_size: 32}")
         return Override(**patterns, set=settings, line=item.line)
 
-    def _references(self, labels: _Labels, source: str) -> tuple[Reference, ...]:
+    def _references(self, labels: Labels, source: str) -> tuple[Reference, ...]:
         found: dict[tuple[str, str, str], Reference] = {}
         for item in self._list("reference"):
             one = self._reference(item, labels, source)
@@ -241,7 +239,7 @@ class _Reading:
             found[cell] = one
         return tuple(found.values())
 
-    def _reference(self, item: Item, labels: _Labels, source: str) -> Reference:
+    def _reference(self, item: Item, labels: Labels, source: str) -> Reference:
         said = item.keys("a reference", ("model", "attack", "threat", "value", "n", "source"))
         for key in ("model", "attack", "value"):
             if key not in said:
@@ -264,7 +262,7 @@ class _Reading:
             asked[key] = tuple(item.text(key) for item in self._list(key))
             for item, axis in zip(self._list(key), asked[key], strict=True):
                 if axis not in AXES:
-                    _checked(item, lambda axis=axis: _unknown("axis", axis, AXES))
+                    checked(item, partial(unknown, "axis", axis, AXES))
                 if (*asked.get("rows", ()), *asked.get("columns", ())).count(axis) > 1:
                     item.refuse(f"{axis} stands twice in rows and columns: keep one")
         down = asked["rows"] or tuple(axis for axis in ("model",) if axis not in asked["columns"])
@@ -275,132 +273,6 @@ class _Reading:
             (*asked["columns"], *more) if asked["columns"] else (*rest, *(axis for axis in more if axis not in rest))
         )
         return across, down
-
-
-class _Labels:
-    """What may be referred to: by label, or by text where that is unambiguous."""
-
-    def __init__(self, models: tuple[Model, ...], attacks: tuple[Attack, ...], threats: tuple[str, ...]) -> None:
-        self.models, self.attacks, self.threats = models, attacks, threats
-
-    def known(self, axis: str) -> list[str]:
-        if axis == "threats":
-            return list(self.threats)
-        named: Iterable[Model | Attack] = self.models if axis == "models" else self.attacks
-        return [one.label for one in named]
-
-    def any_fits(self, axis: str, pattern: str) -> bool:
-        if axis == "threats":
-            return any(fnmatchcase(threat, pattern) for threat in self.threats)
-        named: Iterable[Model | Attack] = self.models if axis == "models" else self.attacks
-        return any(_named(one, pattern) for one in named)
-
-    def model(self, item: Item) -> str:
-        return self._label(item, "model", self.models)
-
-    def attack(self, item: Item) -> str:
-        return CLEAN if item.value == CLEAN else self._label(item, "attack", self.attacks)
-
-    def threat(self, item: Item | None, whole: Item, attack: str) -> str:
-        """Canonical; a file of one threat need not say it, and clean accuracy has none."""
-        if item is None:
-            if attack != CLEAN and len(self.threats) > 1:
-                whole.refuse(f"a reference of {attack} says under which threat: add threat: {self.threats[0]}")
-            return "" if attack == CLEAN else self.threats[0]
-        found = _checked(item, lambda: parse_many(item.text("a threat")))
-        if len(found) > 1 or str(found[0]) not in self.threats:
-            _checked(item, lambda: _unknown("threat of this file", str(found[-1]), self.threats))
-        return "" if attack == CLEAN else str(found[0])
-
-    @staticmethod
-    def _label(item: Item, what: str, named: Iterable[Model | Attack]) -> str:
-        text = item.text(what)
-        labels = [one.label for one in named]
-        texts = [one.label for one in named if one.text == text]
-        if text in labels or len(texts) == 1:
-            return text if text in labels else texts[0]
-        return item.refuse(
-            did_you_mean(f"{what} of this file", text, [*labels, *((CLEAN,) if what == "attack" else ())])
-        )
-
-
-def public(entry: Entry) -> bool:
-    """Whether the model of an entry can be built and its weights fetched."""
-    return entry.arch is not None and entry.weights is not None
-
-
-def fits(pattern: Override, model: Model, attack: Attack, threat: str) -> bool:
-    """Whether an entry of `overrides` or `skip` speaks of a cell."""
-    return (
-        (not pattern.models or any(_named(model, p) for p in pattern.models))
-        and (not pattern.attacks or any(_named(attack, p) for p in pattern.attacks))
-        and (not pattern.threats or any(fnmatchcase(threat, p) for p in pattern.threats))
-    )
-
-
-def _named(one: Model | Attack, pattern: str) -> bool:
-    return pattern in (one.label, one.text) or fnmatchcase(one.label, pattern) or fnmatchcase(one.text, pattern)
-
-
-def _set(item: Item, what: str, known: tuple[str, ...]) -> dict[str, Any]:
-    return _values(item.keys(what, known), known)
-
-
-def _values(said: dict[str, Item], known: tuple[str, ...]) -> dict[str, Any]:
-    """The settings among the keys of a mapping."""
-    found: dict[str, Any] = {}
-    for key in (k for k in said if k in known):
-        item = said[key]
-        if key in ("batch_size", "limit", "threads"):
-            found[key] = item.whole(key, 1, 1024 if key == "threads" else 10**9)
-        elif key == "perceptual":
-            found[key] = item.truth(key)
-        elif key == "calibration":
-            found[key] = item.text(key)
-            _checked(item, lambda item=item: rows(item.value))
-        else:
-            found[key] = item.text(key)
-            _checked(item, lambda item=item: _transform(item.value))
-    return found
-
-
-def _transform(text: str) -> None:
-    from vitattack.data.transform import transform
-
-    transform(text)
-
-
-def _check_file(text: str, options: dict[str, Any]) -> None:
-    if not Path(text).is_file():
-        raise UsageError(f"weights file '{text}' does not exist: check the path, or name a model of the zoo")
-    if "like" in options:
-        if options["like"] not in entries():
-            raise UsageError(did_you_mean("model", str(options["like"]), entries()))
-        if len(options) > 1:
-            raise UsageError(f"like: {options['like']} says all there is to say about '{text}': drop the other options")
-        return
-    for key, example in (("arch", "vit_small_patch16_224"), ("normalize", "imagenet")):
-        if not isinstance(options.get(key), str):
-            raise UsageError(f"'{text}' does not say its {key}: add {key}: {example}")
-    normaliser(options["normalize"])
-    if not isinstance(options.get("arch_kwargs", {}), dict):
-        raise UsageError("arch_kwargs are keys and values: write arch_kwargs: {num_classes: 10}")
-    if not isinstance(options.get("num_classes", 1), int):
-        raise UsageError("num_classes is a whole number: correct it")
-
-
-def _checked(item: Item, use: Any) -> Any:
-    """What comes of it; a mistake is named with the place of the item."""
-    try:
-        return use()
-    except UsageError as error:
-        if str(error).startswith(f"{item.file}:"):
-            raise
-        item.checked(error)
-
-
-def _unknown(kind: str, name: str, known: Iterable[str]) -> Any:
-    raise UsageError(did_you_mean(kind, name, known))
 
 
 def _once(items: list[Item], values: tuple[Any, ...], what: str) -> None:
