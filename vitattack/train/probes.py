@@ -18,6 +18,7 @@ from vitattack.losses import correct
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionMap
 from vitattack.models.probing import attention_layers
+from vitattack.models.projections import query_and_key_weights
 from vitattack.models.victim import Victim, frozen
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
@@ -100,7 +101,7 @@ class AttentionProbe:
         """Per attention layer, the norm of the gradient of the mean loss in the weights that make queries and keys."""
         modules = dict(plain.named_modules())
         norms = []
-        chosen = [_query_weights(modules[layer.name]) for layer in layers.layers if layer.name in modules]
+        chosen = [query_and_key_weights(modules[layer.name]) for layer in layers.layers if layer.name in modules]
         asked = [(weight, rows) for pair in chosen for weight, rows in pair]
         if not asked:
             return []
@@ -119,20 +120,6 @@ class AttentionProbe:
             if parts:
                 norms.append(math.sqrt(sum(v * v for v in parts)))
         return [v for v in norms if math.isfinite(v)]
-
-
-def _query_weights(module: nn.Module) -> list[tuple[Tensor, int]]:
-    """Weights whose rows make queries and keys, and how many rows: two thirds where values are made beside them."""
-    found: list[tuple[Tensor, int]] = []
-    for name, weight in module.named_parameters(recurse=True):
-        words = name.split(".")
-        if words[-1] not in ("weight", "in_proj_weight") or weight.ndim < 2:
-            continue
-        if {"qkv", "in_proj_weight"} & set(words):
-            found.append((weight, 2 * weight.shape[0] // 3))
-        elif {"q", "k", "q_proj", "k_proj", "query", "key"} & set(words):
-            found.append((weight, weight.shape[0]))
-    return found
 
 
 def _quantile(ordered: Tensor, q: float) -> float:
