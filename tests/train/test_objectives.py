@@ -72,6 +72,16 @@ def test_mart_counts_kl_by_how_wrong_the_clean_output_is() -> None:
     assert float(found) == pytest.approx(wanted / 2, rel=1e-5)
 
 
+def test_mart_has_a_gradient_where_the_clean_output_leaves_a_class_out() -> None:
+    victim = affine()
+    with torch.no_grad():
+        victim.model.bias[:] = torch.tensor([200.0, 0.0, 0.0, 0.0])
+    assert float(victim(X).softmax(1).detach().min()) == 0.0
+    loss = objective("mart").loss(victim, X, X_ADV, Y)
+    (grad,) = torch.autograd.grad(loss, victim.model.weight)
+    assert bool(torch.isfinite(loss.detach())) and bool(torch.isfinite(grad).all())
+
+
 @pytest.mark.parametrize("text", ["standard(smoothing=0.4)", "pgd_at(smoothing=0.4)", "trades(beta=0, smoothing=0.4)"])
 def test_label_smoothing_mixes_in_the_mean_over_classes(text: str) -> None:
     seen = X_ADV if text.startswith("pgd_at") else X
