@@ -23,17 +23,15 @@ MAKES = {
 
 
 class Rows(NamedTuple):
-    """The first `count` rows of a weight or a bias."""
+    """The first `length` rows of a weight or a bias."""
 
     tensor: Tensor
-    count: int
+    length: int
 
 
 def query_rows(module: nn.Module) -> list[Rows]:
     """The weights and biases that make queries: scaled by s, they scale the attention scores by s."""
-    return [
-        Rows(tensor, len(tensor) // len(makes)) for makes, tensor in _projections(module) if makes.startswith("q")
-    ]
+    return [Rows(tensor, len(tensor) // len(makes)) for makes, tensor in _projections(module) if makes.startswith("q")]
 
 
 def query_and_key_weights(module: nn.Module) -> list[Rows]:
