@@ -19,6 +19,7 @@ Examples:
   vitattack train trades-tiny --data-dir DATA       go, or go on where it stopped
   vitattack train trades epochs=20 "objective=trades(beta=3)" "hooks=ema(0.998),grad_clip(1.0)"
   vitattack train my.yaml --log tensorboard --workers 4
+  vitattack train aas-at my.yaml epochs=20          the keys of my.yaml over those of aas-at
   vitattack train pgd-at-tiny --add my-vit          and register the best weights as my-vit
   torchrun --nproc-per-node 8 --max-restarts 3 -m vitattack.cli train vit-b2-edm
 \b
@@ -27,7 +28,7 @@ together. A recipe is YAML: see benchmarks/train; `base: NAME` takes the keys of
 """,
 )
 @click.argument("recipe", required=False)
-@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("changes", nargs=-1, metavar="[FILE.yaml] [KEY=VALUE]...")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the data sets' files.")
 @option("--out", default="runs/train", type=click.Path(file_okay=False), help="Where runs are stored and resumed.")
 @option("--init", help="Begin from a zoo id, timm:ARCH.TAG or a weights file; the same as init=...")
@@ -54,7 +55,7 @@ def command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Train a model by RECIPE, a name of benchmarks/train or a YAML file, with KEY=VALUE changes.
+    """Train a model by RECIPE, a name of benchmarks/train or a YAML file, with changes: the keys of FILE.yaml, KEY=VALUE.
 
     Every epoch ends with probes (clean, PGD-10, one step, attention gaps, query and key gradients) and a checkpoint.
     Training stops early when the loss is NaN, clean accuracy collapses or one-step training overfits. The folder holds

@@ -45,6 +45,8 @@ def test_without_a_recipe_the_recipes_are_listed(here: Here) -> None:
     done = here("train", "--json")
     names = [recipe["name"] for recipe in json.loads(done.stdout)["recipes"]]
     assert {"trades", "pgd-at", "light", "aas-at", "fgsm-tiny"} <= set(names)
+    shown = here("train").stdout
+    assert all(name in shown.split() for name in names) and " 110 " in shown
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack import spec
 from vitattack.attacks.search import Climb
 from vitattack.errors import UsageError
+from vitattack.models.attention import AttentionTap
 from vitattack.models.probing import attention_layers
 from vitattack.models.scaling import scales_of
 from vitattack.models.small import SMALL
@@ -75,12 +76,47 @@ def test_robust_events_keep_to_their_bounds() -> None:
     assert float(seen[-1].min()) < 1 / 1.5  # more than one step down
 
 
-def test_an_event_that_costs_clean_accuracy_is_taken_back() -> None:
-    run, seen = trained(AasAt(every=1, batches=1, steps=2, drop=0.0, most=1e6, floor=1e-6), 6, queries=1000)
-    assert run.numbers["aas_drop"] > 0  # planted: the labels are the toy's own words at scales of one
-    assert run.numbers["aas_changed"] < run.numbers["aas_events"] == 5
-    assert torch.equal(seen[-1], seen[-2])
-    assert run.numbers["aas_moved"] == 0
+def test_an_event_that_costs_clean_accuracy_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: whatever moves the scales costs half of the accuracy."""
+    monkeypatch.setattr(
+        AasAt, "_accuracy", staticmethod(lambda victim, layers, scales, seen: 1.0 if bool((scales == 1).all()) else 0.5)
+    )
+    run, seen = trained(AasAt(every=1, batches=1, steps=2), 6)
+    assert run.numbers["aas_events"] == 5 and run.numbers["aas_changed"] == 0
+    assert run.numbers["aas_drop"] == 0.5 and run.numbers["aas_moved"] == 0
+    assert all(bool((scales == 1).all()) for scales in seen)
+
+
+def test_clean_accuracy_is_that_of_the_scaled_model() -> None:
+    run, _ = trained(AasAt(every=1, batches=1, steps=2, drop=0.0, most=1e6, floor=1e-6), 2, queries=1000)
+    hook, victim = AasAt(), run.plain
+    layers = attention_layers(victim, victim.grey())
+    seen = [Batch(b.x, victim(b.x).argmax(1)) for b in run.batches(2)]
+    assert hook._accuracy(victim, layers, torch.ones(len(layers)), seen) == 1
+    with AttentionTap(layers, rescale=torch.full((len(layers),), 1e-3), per="layer"):
+        wanted = [int((victim(b.x).argmax(1) == b.y).sum()) for b in seen]
+    found = hook._accuracy(victim, layers, torch.full((len(layers),), 1e-3), seen)
+    assert found == sum(wanted) / sum(len(b.x) for b in seen) < 1
+
+
+@pytest.mark.parametrize(("drop", "share"), [(0.1, 1), (0.05, 0.5), (0.03, 0.25), (0.0125, 0.125), (0.01, 0)])
+def test_an_event_goes_as_far_as_clean_accuracy_allows(
+    drop: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a tenth of the accuracy per factor of two."""
+    hook, before = AasAt(drop=drop + 1e-6), torch.tensor([1.0, 0.5])
+    monkeypatch.setattr(
+        hook, "_accuracy", lambda victim, layers, scales, seen: 1 + 0.1 * float((scales / before).log2().mean())
+    )
+    kept, lost = hook._affordable(None, None, before, before / 2, [])  # type: ignore[arg-type]
+    torch.testing.assert_close(kept, before / 2**share)
+    assert lost == pytest.approx(0.1 * (share or 0.125))
+
+
+def test_the_first_event_may_wait() -> None:
+    _, seen = trained(AasAt(every=2, first=3, batches=1, steps=2, drop=1.0), 8)
+    moved = [epoch for epoch in range(1, 8) if not torch.equal(seen[epoch], seen[epoch - 1])]
+    assert moved == [3, 5, 7]
 
 
 def test_the_search_moves_features_further_than_the_draw_it_starts_from() -> None:

@@ -26,6 +26,14 @@ def test_a_file_its_base_and_changes_are_laid_over_each_other(tmp_path: Path) ->
     assert of_json(recipe.json()) == recipe
 
 
+def test_the_keys_of_a_second_file_go_over_those_of_the_recipe(tmp_path: Path) -> None:
+    path = written(tmp_path, "epochs: 8\nseed: 2\n")
+    recipe = load("aas-at", [path, "seed=3"])
+    assert (recipe.name, recipe.epochs, recipe.seed, recipe.hooks) == ("aas-at", 8, 3, load("aas-at").hooks)
+    with pytest.raises(UsageError, match="has a base of its own"):
+        load("aas-at", [written(tmp_path, "base: trades\n", "other")])
+
+
 def test_equal_recipes_have_one_key_whatever_they_are_called() -> None:
     a = canonical(
         Recipe("a", objective="trades(beta=6)", hooks=("ema(decay=0.995)",), threat="linf:0.03137254901960784")

@@ -13,7 +13,8 @@ from vitattack.train.parts import canonical, parts
 from vitattack.train.recipe import Recipe, load, shipped
 
 NAMES = sorted(shipped())
-FULL = [name for name in NAMES if not name.endswith("-tiny")]
+EMBEDDED = [name for name in NAMES if name in entries()]
+FULL = [name for name in NAMES if not name.endswith("-tiny") and name not in EMBEDDED]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,8 +14,8 @@ from vitattack.train.run import Trained
 def recipes() -> tuple[Table, dict[str, Any]]:
     """Every recipe that ships with vitattack."""
     found = {name: load(name) for name in shipped()}
-    rows = [(name, recipe.objective, str(recipe.epochs), recipe.summary) for name, recipe in found.items()]
-    table = Table("recipes", ("recipe", "objective", "epochs", ""), rows, left=2)
+    rows = [(name, str(recipe.epochs), recipe.summary) for name, recipe in found.items()]
+    table = Table("recipes", ("recipe", "epochs", "what it does"), rows, left=3)
     return table, {"schema": 1, "recipes": [recipe.json() for recipe in found.values()]}
 
 

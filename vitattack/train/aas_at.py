@@ -26,6 +26,8 @@ from vitattack.rng import SampleRng
 from vitattack.train.batches import Batch
 from vitattack.train.hooks import Hook, Run
 
+HALVINGS = 3  # of a step that costs too much clean accuracy
+
 
 @dataclass
 class Scaled(Hook):
@@ -65,11 +67,13 @@ class AasAt(Scaled):
     """Every `every` epochs scales are searched on `batches` batches and stay with the model until the next event.
 
     A search climbs from the present scales in `steps` steps per batch. `robust`: by at most a factor `most` per event,
-    never below `floor`, and taken back where clean accuracy on the same images falls by more than `drop`. `literal`: the
-    paper's Algorithm 1, down to 1e-7, without a look back. `random` draws from the same prior without a search.
+    never below `floor`, and half as far, a quarter, an eighth or not at all where clean accuracy on the same images
+    falls by more than `drop`. `literal`: the paper's Algorithm 1, down to 1e-7, without a look back. `random` draws from
+    the same prior without a search.
     """
 
     every: int = 10
+    first: int = 0  # the epoch before the first event; 0 is `every`
     batches: int = 10
     steps: int = 10
     preset: Literal["robust", "literal"] = "robust"
@@ -83,15 +87,15 @@ class AasAt(Scaled):
     )
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.batches < 1 or self.steps < 1 or self.events < 0:
+        if self.every < 1 or self.batches < 1 or self.steps < 1 or self.events < 0 or self.first < 0:
             raise UsageError("aas_at takes at least 1 epoch between events, 1 batch and 1 step: aas_at(every=10)")
         if not 0 < self.floor < 1 or not self.most > 1 or not self.drop >= 0:
             raise UsageError("aas_at takes a floor between 0 and 1, most above 1 and a drop of at least 0")
 
     def before_epoch(self, run: Run) -> None:
-        """The first event is after `every` epochs: before that there is nothing to disturb."""
-        limit = self.events or math.inf
-        if run.epoch and run.epoch % self.every == 0 and self._done["events"] < limit:
+        """Never in the first epoch: before that there is nothing to disturb."""
+        since, limit = run.epoch - (self.first or self.every), self.events or math.inf
+        if since >= 0 and since % self.every == 0 and self._done["events"] < limit:
             self._event(run)
 
     def search(self, size: int) -> Climb:
@@ -119,9 +123,7 @@ class AasAt(Scaled):
                 found = self.search(len(seen[0].x)).near(victim, layers, x, y, before, most, rng=rng)
                 kept = found.scales
                 if self.preset == "robust":
-                    lost = self._accuracy(victim, layers, before, seen) - self._accuracy(victim, layers, kept, seen)
-                    run.numbers["aas_drop"] = lost
-                    kept = before if lost > self.drop else kept
+                    kept, run.numbers["aas_drop"] = self._affordable(victim, layers, before, kept, seen)
             except BaseException:
                 own.copy_(before)
                 raise
@@ -136,6 +138,18 @@ class AasAt(Scaled):
             "aas_distance": found.distances[-1] if found.distances else math.nan,
             "aas_moved": float((kept / before).log().abs().mean()),
         }
+
+    def _affordable(
+        self, victim: Victim, layers: AttentionMap, before: Tensor, found: Tensor, seen: list[Batch]
+    ) -> tuple[Tensor, float]:
+        """The scales on the way from `before` to `found` that cost little enough, and the accuracy they cost."""
+        clean, lost = self._accuracy(victim, layers, before, seen), 0.0
+        for halvings in range(HALVINGS + 1):
+            kept = before * (found / before) ** 0.5**halvings if halvings else found
+            lost = clean - self._accuracy(victim, layers, kept, seen)
+            if lost <= self.drop:
+                return kept, lost
+        return before, lost
 
     @staticmethod
     def _accuracy(victim: Victim, layers: AttentionMap, scales: Tensor, seen: list[Batch]) -> float:

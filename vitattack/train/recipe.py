@@ -21,6 +21,7 @@ from vitattack.registry import did_you_mean
 
 LARGEST = 1 << 18
 DEEPEST = 5
+SUFFIXES = (".yaml", ".yml")
 # What people read and no run depends on.
 WORDS = ("name", "summary", "paper", "published", "cost")
 
@@ -91,10 +92,19 @@ def shipped() -> dict[str, Path]:
 
 
 def load(text: str, changes: Sequence[str] = ()) -> Recipe:
-    """The recipe of a name or a YAML file, with `key=value` changes; a name stands for benchmarks/train/NAME.yaml."""
+    """The recipe of a name or a YAML file, with changes: `key=value`, or a YAML file whose keys go over what is there.
+
+    A name stands for benchmarks/train/NAME.yaml.
+    """
     content = _content(text, DEEPEST)
     for change in changes:
         key, equals, value = change.partition("=")
+        if not equals and change.endswith(SUFFIXES):
+            over = _keys(Path(change))
+            if "base" in over:
+                raise UsageError(f"'{change}' has a base of its own: train it alone, or drop its line base")
+            content |= over
+            continue
         if not equals:
             raise UsageError(f"'{printable(change)}' is no change of a recipe: write key=value, such as epochs=20")
         content[key.strip()] = _changed(_hint(key.strip()), key, value)
@@ -120,28 +130,34 @@ def of_json(content: Mapping[str, Any]) -> Recipe:
 
 def _content(text: str, depth: int) -> dict[str, Any]:
     """The keys of a file over those of its `base`."""
-    path = Path(text) if text.endswith((".yaml", ".yml")) else shipped().get(text)
+    path = Path(text) if text.endswith(SUFFIXES) else shipped().get(text)
     if path is None:
         raise UsageError(did_you_mean("recipe", printable(text), [*shipped(), "FILE.yaml"]))
-    try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"recipe '{path}' is larger than any recipe: check the path")
-        content = _yaml(path.read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"cannot read the recipe '{printable(text)}' ({reason}): check the path") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"'{path.name}' is no recipe: write keys and values, such as objective: trades(beta=6)")
-    if content.pop("schema", 1) != 1:
-        raise UsageError(f"'{path.name}' is written for another version of vitattack: this one reads schema: 1")
+    content = _keys(path)
     base = content.pop("base", None)
     if base is None:
         return {"name": path.stem, **content}
     if not isinstance(base, str) or depth == 0:
         raise UsageError(f"'{path.name}': base is the name of another recipe, and chains of them are short")
     beside = path.with_name(f"{base}.yaml")
-    under = _content(str(beside) if not base.endswith((".yaml", ".yml")) and beside.is_file() else base, depth - 1)
+    under = _content(str(beside) if not base.endswith(SUFFIXES) and beside.is_file() else base, depth - 1)
     return {**under, "name": path.stem, **content}
+
+
+def _keys(path: Path) -> dict[str, Any]:
+    """The keys of one file."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"recipe '{path}' is larger than any recipe: check the path")
+        content = _yaml(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"cannot read the recipe '{printable(str(path))}' ({reason}): check the path") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"'{path.name}' is no recipe: write keys and values, such as objective: trades(beta=6)")
+    if content.pop("schema", 1) != 1:
+        raise UsageError(f"'{path.name}' is written for another version of vitattack: this one reads schema: 1")
+    return content
 
 
 def _yaml(text: str, where: str) -> Any:
