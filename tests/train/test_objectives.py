@@ -90,6 +90,12 @@ def test_label_smoothing_mixes_in_the_mean_over_classes(text: str) -> None:
     assert float(objective(text).loss(affine(), X, X_ADV, Y)) == pytest.approx(wanted / 2, rel=1e-5)
 
 
+def test_an_inner_attack_that_needs_other_images_is_refused() -> None:
+    for text in ("pgd_at(inner=aas(pgd))", "trades(inner=worst(pgd, aas(pgd)))", "mart(inner=aas(pgd))"):
+        with pytest.raises(UsageError, match="such as aas, cannot train"):
+            objective(text)
+
+
 def test_trades_started_at_the_image_itself_is_refused() -> None:
     with pytest.raises(UsageError, match="trades started exactly at x has no gradient.*start=gauss"):
         objective("trades(inner=pgd(loss=kl_to, start=clean))")
