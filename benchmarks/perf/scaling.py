@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) ->
             raise SystemExit(f"{row.cell.name}: no price")
         batches = math.ceil(row.n / row.cell.settings.batch_size)
         cuts = [batches * k // min(shards, batches) for k in range(min(shards, batches) + 1)]
-        found += [hours * (b - a) / batches + start / 3600 for a, b in zip(cuts, cuts[1:], strict=False)]
+        found += [hours * (b - a) / batches + start / 3600 for a, b in itertools.pairwise(cuts)]
     return found
 
 

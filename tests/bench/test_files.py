@@ -122,3 +122,13 @@ def test_every_attack_can_be_built():
     assert len(found) > 100
     for attack, threat in found:
         spec.build(spec.canonical(attack), parse(threat))
+
+
+def test_the_file_of_the_page_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = Path(__file__).parents[2] / "docs" / "bench.md"
+    made = tmp_path / "page.yaml"
+    made.write_text(page.read_text().split("```yaml\n")[1].split("```")[0])
+    (tmp_path / "mine.safetensors").touch()
+    monkeypatch.chdir(tmp_path)
+    bench = file.read(str(made))
+    assert {"XCiT-S12", "mine", "tiny-vit"} <= {model.label for model in bench.models}
