@@ -117,9 +117,9 @@ def main() -> None:
             raise
         _fail(str(error), 1)
     except Terminated:
-        _fail("terminated: finished batches are stored; run the same command to go on", 128 + signal.SIGTERM)
+        _fail("terminated: what is finished is stored; run the same command to go on", 128 + signal.SIGTERM)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted: finished batches are stored; run the same command to go on", 128 + signal.SIGINT)
+        _fail("interrupted: what is finished is stored; run the same command to go on", 128 + signal.SIGINT)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

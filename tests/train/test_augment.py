@@ -43,7 +43,9 @@ def test_every_augmentation_repeats_itself_and_stays_in_range(name: str) -> None
             assert float(one.min()) >= 0 and float(one.max()) <= 1
 
 
-@pytest.mark.parametrize("augment", [Crop(), Flip(), ResizedCrop(), Rotation(10), Jitter(), Erasing(share=1)])
+@pytest.mark.parametrize(
+    "augment", [Crop(), Flip(), ResizedCrop(), Rotation(10), Jitter(), Erasing(share=1), RandAugment()]
+)
 def test_a_part_of_a_batch_is_augmented_as_in_the_whole(augment: Crop) -> None:
     x = pictures()
     whole, _ = augment(x, Y, rng())
@@ -136,6 +138,9 @@ def test_mixup_blends_as_its_labels_say() -> None:
     "make",
     [
         lambda: Crop(0),
+        lambda: Crop(10**8),
+        lambda: ResizedCrop(size=-5),
+        lambda: ResizedCrop(size=10**6),
         lambda: Flip(1.5),
         lambda: ResizedCrop(scale=(0.5, 1.5)),
         lambda: ResizedCrop(scale=(0.5,)),

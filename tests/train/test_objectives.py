@@ -72,12 +72,28 @@ def test_mart_counts_kl_by_how_wrong_the_clean_output_is() -> None:
     assert float(found) == pytest.approx(wanted / 2, rel=1e-5)
 
 
+def test_mart_has_a_gradient_where_the_clean_output_leaves_a_class_out() -> None:
+    victim = affine()
+    with torch.no_grad():
+        victim.model.bias[:] = torch.tensor([200.0, 0.0, 0.0, 0.0])
+    assert float(victim(X).softmax(1).detach().min()) == 0.0
+    loss = objective("mart").loss(victim, X, X_ADV, Y)
+    (grad,) = torch.autograd.grad(loss, victim.model.weight)
+    assert bool(torch.isfinite(loss.detach())) and bool(torch.isfinite(grad).all())
+
+
 @pytest.mark.parametrize("text", ["standard(smoothing=0.4)", "pgd_at(smoothing=0.4)", "trades(beta=0, smoothing=0.4)"])
 def test_label_smoothing_mixes_in_the_mean_over_classes(text: str) -> None:
     seen = X_ADV if text.startswith("pgd_at") else X
     p = probabilities(seen)
     wanted = sum(0.6 * -math.log(p[i][int(y)]) + 0.4 * sum(-math.log(v) for v in p[i]) / 4 for i, y in enumerate(Y))
     assert float(objective(text).loss(affine(), X, X_ADV, Y)) == pytest.approx(wanted / 2, rel=1e-5)
+
+
+def test_an_inner_attack_that_needs_other_images_is_refused() -> None:
+    for text in ("pgd_at(inner=aas(pgd))", "trades(inner=worst(pgd, aas(pgd)))", "mart(inner=aas(pgd))"):
+        with pytest.raises(UsageError, match="such as aas, cannot train"):
+            objective(text)
 
 
 def test_trades_started_at_the_image_itself_is_refused() -> None:

@@ -10,6 +10,8 @@ from torch import nn
 
 from tests.conftest import tiny_vit
 from vitattack.errors import UsageError
+from vitattack.models.probing import attention_layers
+from vitattack.models.scaling import install, scales_of
 from vitattack.train.optim import AdamW, Constant, Cosine, Drops, Lion, OneCycle, Sgd, groups
 
 
@@ -65,6 +67,15 @@ def test_layers_learn_slower_the_deeper_they_lie() -> None:
     assert named["patch_embed.convs.0.weight"] == named["pos_embed"] == 0.5 * named["blocks.0.attn.qkv.weight"]
     optimiser = AdamW(lr=1.0, layers=0.5)(model)
     assert {g["lr"] for g in optimiser.param_groups} == set(named.values())
+
+
+def test_attention_scales_that_learn_do_not_decay_and_flat_models_have_no_layers() -> None:
+    victim = tiny_vit()
+    install(victim.model, torch.ones(2, 2), attention_layers(victim.model, victim.grey()), learn=True)
+    (group,) = (g for g in groups(victim, 1e-3, 0.1) if any(p is scales_of(victim.model) for p in g["params"]))
+    assert group["weight_decay"] == 0
+    with pytest.raises(UsageError, match="how deep: use layers=1"):
+        groups(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), 1.0, 0.1, layers=0.5)
 
 
 def test_cosine_by_hand() -> None:

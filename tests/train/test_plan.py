@@ -12,12 +12,14 @@ import torch
 from vitattack.cli.main import main
 
 from tests.conftest import tiny_vit
+from tests.train.making import small
 from vitattack.train.batches import Batch
 from vitattack.train.hooks import Run
 from vitattack.train.loop import Loop
 from vitattack.train.parts import parts
 from vitattack.train.plan import plan
 from vitattack.train.recipe import Recipe
+from vitattack.train.run import planned
 from vitattack.train.streams import InMemory
 
 
@@ -52,6 +54,11 @@ def test_a_plan_counts_steps_and_measures_ten(monkeypatch: pytest.MonkeyPatch) -
     blocks = 2 * (2 * tokens * width * 12 * width + 4 * tokens * tokens * width)
     assert blocks < found.flops < 1.5 * blocks
     assert found.json()["hours"] == found.hours
+
+
+def test_a_plan_of_no_epochs_takes_no_time() -> None:
+    found = planned(small(epochs=0, rate="cosine"), device="cpu", threads=1)
+    assert (found.steps, found.hours, found.epochs) == (0, 0, 0) and found.seconds > 0
 
 
 def test_the_command_prices_a_recipe_and_stores_nothing(

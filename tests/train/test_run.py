@@ -21,8 +21,10 @@ from vitattack.errors import UsageError, VitattackError
 from vitattack.train import checkpoint
 from vitattack.train.checkpoint import Checkpoints
 from vitattack.train.keeper import Reporter, Row
+from vitattack.train.learner import run_key
 from vitattack.train.probes import Stopped, Watch
-from vitattack.train.run import Trained
+from vitattack.train.recipe import Recipe
+from vitattack.train.run import Trained, finished, train
 
 pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,8 +136,6 @@ def test_a_finished_run_is_not_made_again_unless_asked(tmp_path: Path) -> None:
 
 
 def run_fresh(recipe: Any, out: Path) -> Trained:
-    from vitattack.train.run import train
-
     return train(recipe, out=out, device="cpu", threads=1, fresh=True)
 
 
@@ -190,6 +190,102 @@ def test_a_spoilt_checkpoint_is_passed_over(whole: Trained, tmp_path: Path) -> N
     assert run(small(), tmp_path, log_every=1).last.read_bytes() == whole.last.read_bytes()
 
 
+def test_one_checkpoint_is_kept_beside_a_spoilt_one_that_claims_to_be_newer(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=1)
+    (tmp_path / "step-000000016.pt").write_bytes(b"spoilt")
+    (tmp_path / ".step-000000016.pt.tmp").write_bytes(b"left by a kill")
+    for step in (12, 13):
+        store.save(step, {"step": step})
+    found = store.newest()
+    assert found is not None and found[1]["step"] == 13
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000000013.pt", "step-000000016.pt"}
+    many = Checkpoints(tmp_path, keep=4)
+    for step in (14, 15, 17):
+        many.save(step, {})
+    assert [path.name[-5:-3] for path in store.paths()] == ["14", "15", "16", "17"]
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "kind"])
+def test_a_checkpoint_of_another_model_under_this_name_is_said_in_one_line(tmp_path: Path, change: str) -> None:
+    recipe = small(epochs=1, hooks=(), validation=0)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path, KillAt(5), save_every=4, log_every=1)
+    (folder,) = tmp_path.iterdir()
+    (path,) = Checkpoints(folder / "checkpoints").paths()
+    content = torch.load(path, weights_only=True)
+    if change == "missing":
+        del content["watch"]
+    elif change == "shape":
+        content["loop"]["victim"]["model.head.weight"] = torch.zeros(3, 3)
+    else:
+        content["loop"] = "nonsense"
+    torch.save(content, path)
+    with pytest.raises(UsageError, match=r"does not fit the recipe \(.*start over with --fresh"):
+        run(recipe, tmp_path)
+    assert run_fresh(recipe, tmp_path).last.is_file()
+
+
+def test_a_mistake_does_not_cost_a_finished_run(tmp_path: Path) -> None:
+    done = run(small(epochs=0), tmp_path)
+    with pytest.raises(UsageError, match="data folder"):
+        train(small(epochs=0), out=tmp_path, data_dir=tmp_path / "gone", device="cpu", threads=1, fresh=True)
+    assert done.last.is_file() and finished(done.folder) is not None
+
+
+def test_workers_that_are_started_again_do_not_start_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = small(epochs=1, hooks=(), validation=0)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path, KillAt(5), save_every=4, log_every=1)
+    begun: list[int] = []
+
+    class Beginning(Reporter):
+        def begin(self, recipe: Recipe, folder: Path, step: int, total: int) -> None:
+            begun.append(step)
+
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    train(recipe, out=tmp_path, device="cpu", threads=1, fresh=True, reporter=Beginning())
+    assert begun == [4]
+
+
+def test_other_weights_in_the_file_of_init_are_another_run(tmp_path: Path) -> None:
+    one, two = (run(small(epochs=0, seed=seed), tmp_path / "from") for seed in (1, 2))
+    init = tmp_path / "init.safetensors"
+    found = []
+    for source in (one, two, one):
+        init.write_bytes(source.last.read_bytes())
+        found.append(run(small(epochs=0, init=str(init)), tmp_path / "to"))
+    assert found[0].folder == found[2].folder != found[1].folder
+    assert same(load_file(found[1].last), load_file(two.last))
+    assert small(init="tiny-vit").key != run_key(small(init="tiny-vit"))  # its entry says a sha256
+    assert small().key == run_key(small()) and small(init="timm:a.b").key == run_key(small(init="timm:a.b"))
+
+
+def test_images_may_be_larger_than_the_model_where_augmentation_cuts_them(tmp_path: Path) -> None:
+    shape = {**SHAPE, "img_size": 16, "patch_size": 4}
+    recipe = small(epochs=1, arch_kwargs=shape, augment=("resized_crop(size=16)",), hooks=("logit_scale_log",))
+    row = run(recipe, tmp_path).epochs[-1]
+    assert row["logit_std"] > 0 and "robust" in row
+    with pytest.raises(UsageError, match="gives images of"):
+        run(small(arch_kwargs=shape), tmp_path)
+    with pytest.raises(UsageError, match="32 x 32 px are smaller than the 64 px"):
+        run(small(arch_kwargs={**SHAPE, "img_size": 64}, augment=("resized_crop(size=64)",)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "robust accuracy on 8 held-out"),
+        ({"probe": 0}, "clean accuracy on 16 held-out"),
+        ({"objective": "standard"}, "clean accuracy on 16 held-out"),
+        ({"validation": 0}, "training loss"),
+    ],
+)
+def test_a_result_says_what_its_best_weights_were_chosen_by(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    assert words in run(small(**{"epochs": 1, "hooks": (), **changes}), tmp_path).result["chosen_by"]
+
+
 def test_checkpoints_with_code_in_them_are_not_run(tmp_path: Path) -> None:
     import pickle
 
@@ -221,6 +317,13 @@ def test_the_watch_knows_collapse_and_one_step_overfitting_from_slow_learning() 
         assert watch.check({"loss": 1.0, "clean": clean, "robust": robust, "one_step": one_step}) is None
     overfitted = {"loss": 1.0, "clean": 0.6, "robust": 0.02, "one_step": 0.7}
     assert "catastrophic overfitting: PGD-10 leaves 2.0% (once 30.0%)" in str(watch.check(overfitted))
+    never_won = [(0.6, 0.04, 0.1), (0.6, 0.01, 0.3)]
+    for early, rows in ((Watch(10), never_won), (Watch(10, attacking=False), [(0.5, 0.3, 0.33), (0.8, 0, 0.3)])):
+        for clean, robust, one_step in rows:
+            assert early.check({"loss": 1.0, "clean": clean, "robust": robust, "one_step": one_step}) is None
+    resumed = Watch(10)
+    resumed.load_state_dict(watch.state_dict())
+    assert resumed.check(overfitted) == watch.check(overfitted)
     assert "collapsed from 50.0% to 11.0%" in str(Watch(10, clean=0.5).check({"loss": 1.0, "clean": 0.11}))
     assert "NaN" in str(watch.check({"loss": float("nan")}))
 

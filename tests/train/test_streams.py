@@ -13,7 +13,7 @@ from torch import Tensor
 from vitattack.data import load
 from vitattack.data.arrays import ArraySource, npz_source
 from vitattack.errors import UsageError
-from vitattack.train.batches import Shard
+from vitattack.train.batches import Shard, middle
 from vitattack.train.recipe import Recipe
 from vitattack.train.streams import Held, InMemory, Mapped, Mixed, open_data
 
@@ -129,6 +129,41 @@ def test_a_recipe_opens_both_streams_and_holds_rows_back(tmp_path: Path) -> None
         torch.bincount(data.y, minlength=10) > 0, torch.ones(10, dtype=torch.bool)
     )
     assert all(any(torch.equal(image, other) for other in (wanted * 255).round().byte()) for image in data.x[:3])
+
+
+def stored(path: Path, count: int, labels: Tensor) -> str:
+    x, _ = numbered(count)
+    np.savez(path, image=x.permute(0, 2, 3, 1).numpy(), label=labels.numpy())
+    return f"npz:{path}"
+
+
+def test_rows_held_out_are_not_generated_images_either(tmp_path: Path) -> None:
+    text = stored(tmp_path / "one.npz", 100, torch.arange(100) % 10)
+    recipe = Recipe(
+        "test", arch_kwargs={"num_classes": 10}, data=text, synthetic=text, share=0.5, validation=40, batch_size=20
+    )
+    data = open_data(recipe)
+    seen = {n for step in range(90) for n in number_of(data.train.batch(*divmod(step, 3)).x)}
+    held = set(number_of(data.x))
+    assert len(held) == 40 and not seen & held and len(seen) == 60
+    assert data.train.num_classes == 10
+
+
+def test_files_that_do_not_say_their_classes_are_asked_and_checked(tmp_path: Path) -> None:
+    text = stored(tmp_path / "many.npz", 100, torch.arange(100) % 13)
+    with pytest.raises(UsageError, match="how many classes it has: arch_kwargs"):
+        open_data(Recipe("test", data=text, validation=0))
+    with pytest.raises(UsageError, match="labels from 0 to 12, the set has 10 classes"):
+        open_data(Recipe("test", data="cifar10-demo", validation=0, synthetic=text, share=0.5))
+    with pytest.raises(UsageError, match=r"generated images: file 'gone.npz'.*without them: synthetic=null share=0"):
+        open_data(Recipe("test", data="cifar10-demo", validation=0, synthetic="npz:gone.npz", share=0.5))
+
+
+def test_the_middle_of_images_that_augmentation_cuts() -> None:
+    x = torch.arange(6 * 8).view(1, 1, 6, 8)
+    assert middle(x, 4)[0, 0, 0].tolist() == [10, 11, 12, 13] and middle(x, 4).shape == (1, 1, 4, 4)
+    with pytest.raises(UsageError, match="6 x 8 px are smaller than the 7 px"):
+        middle(x, 7)
 
 
 @pytest.mark.parametrize("changes", [{"share": 0.5}, {"validation": 1000}, {"batch_size": 999, "validation": 10}])

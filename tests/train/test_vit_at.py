@@ -16,7 +16,7 @@ from vitattack.threat import parse
 from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.batches import Shard, batch_rng
 from vitattack.train.objectives import Objective
-from vitattack.train.vit_at import Ard, Prm, gated, patch_mask
+from vitattack.train.vit_at import Ard, MaskingPatches, Prm, gated, patch_mask
 
 X, Y = toy_pictures(6), torch.arange(6)
 
@@ -101,6 +101,17 @@ def test_ard_grows_to_the_plain_attack() -> None:
         found.append(hook.objective(at(), run).craft(victim, X, Y, rng=rng))
     assert torch.equal(found[2], plain)
     assert not torch.equal(found[0], plain) and not torch.equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("hook", [Ard(), Prm()])
+def test_attacks_that_ask_about_some_of_the_images_are_refused(hook: Ard | Prm) -> None:
+    run = run_of(tiny_vit())
+    hook.start(run)
+    several = spec.part("pgd_at(inner=restarts(2, pgd(steps=2)))", Objective, parse("linf:8/255"))[0]
+    with pytest.raises(UsageError, match=r"a single gradient attack.*inner=pgd"):
+        hook.objective(several, run)
+    with pytest.raises(UsageError, match=r"a single gradient attack"):
+        hook.objective(MaskingPatches(several, 0.5, 4), run)
 
 
 def test_models_they_do_not_suit_are_refused() -> None:

@@ -34,11 +34,16 @@ class ArraySource:
             if num_classes is not None and len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
                 raise UsageError(f"'{name}' has labels from {y.min()} to {y.max()}, the set has {num_classes} classes")
         self.num_classes = num_classes
+        self._names = list(names)
         self._parts = list(parts)
         self._ends = list(accumulate(len(x) for x, _ in parts))
 
     def __len__(self) -> int:
         return self._ends[-1]
+
+    def of_classes(self, count: int) -> ArraySource:
+        """The same images with a number of classes their files do not say; labels beyond it are refused."""
+        return ArraySource(self._parts, count, self._names)
 
     def _row(self, row: int) -> tuple[Array, Any]:
         part = bisect_right(self._ends, row)

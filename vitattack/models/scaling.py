@@ -8,7 +8,6 @@ checkpoint of one; elsewhere the adapter `attention-scales` puts the scales back
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +19,7 @@ from vitattack.models.adapters import State, Target
 from vitattack.models.attention import AttentionTap
 from vitattack.models.layers import AttentionMap, Per
 from vitattack.models.probing import attention_layers
+from vitattack.models.projections import query_rows
 from vitattack.models.victim import frozen
 
 SCALES = "attention_scales"
@@ -122,19 +122,6 @@ def _scale_queries(model: nn.Module, layers: AttentionMap, scales: Tensor) -> bo
             else:
                 tensor[:rows] *= factor.to(tensor.dtype)
     return True
-
-
-def query_rows(module: nn.Module) -> list[tuple[Tensor, int]]:
-    """Tensors of an attention module whose first rows make the queries, and how many rows: the customary names."""
-    own: Mapping[str, Tensor] = dict(module.named_parameters())
-    for name in ("qkv", "in_proj", "q", "q_proj", "query"):
-        weight = own.get(f"{name}.weight", own.get(f"{name}_weight"))
-        if weight is None:
-            continue
-        rows = len(weight) // 3 if name in ("qkv", "in_proj") else len(weight)
-        biases = (own.get(key) for key in (f"{name}.bias", f"{name}_bias", "q_bias"))
-        return [(weight, rows), *((bias, rows) for bias in biases if bias is not None)]
-    return []
 
 
 def adapters_of(model: nn.Module) -> tuple[str, ...]:

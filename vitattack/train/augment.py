@@ -7,6 +7,7 @@ before it made, draws from `rng.child(NAME)`, and may turn class numbers into sh
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from vitattack.errors import UsageError
 from vitattack.registry import Registry
-from vitattack.train.batches import BatchRng, as_float
+from vitattack.train.batches import Batch, BatchRng, as_float
+
+LARGEST = 4096
 
 
 class Augment(Protocol):
@@ -26,6 +29,14 @@ class Augment(Protocol):
 AUGMENTS: Registry[type[Augment]] = Registry("augmentation", entry_point_group="vitattack.augmentations")
 for _name, _class in (("mixup", "MixUp"), ("randaugment", "RandAugment")):
     AUGMENTS.add(_name, f"vitattack.train.mixing:{_class}")
+
+
+def augmented(batch: Batch, augments: Sequence[Augment], rng: BatchRng) -> Batch:
+    """A batch as the model is trained on it: floats in [0,1]."""
+    x, y = batch
+    for count, augment in enumerate(augments):
+        x, y = augment(x, y, rng.child("augment", count))
+    return Batch(as_float(x), y)
 
 
 def draws(rng: BatchRng, x: Tensor, count: int) -> Tensor:
@@ -41,8 +52,8 @@ class Crop:
     pad: int = 4
 
     def __post_init__(self) -> None:
-        if self.pad < 1:
-            raise UsageError(f"crop(pad={self.pad}) moves nothing: use pad=4 at 32 px")
+        if not 1 <= self.pad <= LARGEST:
+            raise UsageError(f"crop(pad={self.pad}) is a number of pixels from 1 to {LARGEST}: use pad=4 at 32 px")
 
     def __call__(self, x: Tensor, y: Tensor, rng: BatchRng) -> tuple[Tensor, Tensor]:
         n, _, height, width = x.shape
@@ -87,6 +98,10 @@ class ResizedCrop:
         _check_range(self.ratio, "resized_crop(ratio=...)")
         if self.scale[1] > 1:
             raise UsageError(f"resized_crop(scale={self.scale}) is more than the image: end it at 1")
+        if not 0 <= self.size <= LARGEST:
+            raise UsageError(
+                f"resized_crop(size={self.size}) is a side in pixels of at most {LARGEST}, 0 for the image's"
+            )
 
     def __call__(self, x: Tensor, y: Tensor, rng: BatchRng) -> tuple[Tensor, Tensor]:
         x = as_float(x)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitattack.errors import UsageError
 from vitattack.rng import SampleRng
 
 
@@ -88,6 +89,15 @@ class Stream(Protocol):
 def as_float(x: Tensor) -> Tensor:
     """Pixels in [0,1]; bytes are divided by 255."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def middle(x: Tensor, px: int) -> Tensor:
+    """The middle px by px of images that only augmentation cuts to the size of the model."""
+    height, width = x.shape[-2:]
+    if min(height, width) < px:
+        raise UsageError(f"images of {height} x {width} px are smaller than the {px} px of the model: enlarge the data")
+    top, left = (height - px) // 2, (width - px) // 2
+    return x[..., top : top + px, left : left + px]
 
 
 def batches(stream: Stream, epoch: int, first: int, shard: Shard, workers: int) -> Iterator[Batch]:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from vitattack.attacks.base import Attack, learns
+from vitattack.errors import UsageError
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
@@ -52,9 +54,13 @@ def in_every_ball(value: T, eps: float) -> T:
     return changed
 
 
-def to_the_end(attack: T) -> T:
+def to_the_end(attack: Attack) -> Attack:
     """The attack as training runs it: all steps for everybody, and the last iterate."""
-    changed: T = _mapped(attack, lambda v: replace(v, stop="never") if getattr(v, "stop", "never") != "never" else None)
+    if learns(attack):
+        raise UsageError("inner: an attack that learns from other images first, such as aas, cannot train: use pgd")
+    changed: Attack = _mapped(
+        attack, lambda v: replace(v, stop="never") if getattr(v, "stop", "never") != "never" else None
+    )
     return changed
 
 

@@ -55,7 +55,10 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"step-{step:09d}.pt"
         write_bytes(path, buffer.getbuffer())
-        for old in self.paths()[: -self.keep]:
+        # one that claims to be ahead could not be read, or this run would not be here: it does not count
+        before = [other for other in self.paths() if other.name < path.name]
+        left_by_a_kill = self.folder.glob(".step-*.tmp")
+        for old in (*before[: max(0, len(before) - self.keep + 1)], *left_by_a_kill):
             old.unlink(missing_ok=True)
         return path
 

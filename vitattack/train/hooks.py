@@ -225,7 +225,7 @@ class GradClip(Hook):
 @HOOKS.register("logit_scale_log")
 @dataclass
 class LogitScaleLog(Hook):
-    """Logs how large the logits of the next batch are: deviation, largest, and median gap of the top two.
+    """Logs how large the logits of the epoch's first batch are: deviation, largest, and median gap of the top two.
 
     Adversarial training lowers all three; a model that hides its gradients behind its softmax raises them.
     """

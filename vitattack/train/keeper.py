@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vitattack.errors import UsageError
+from vitattack.errors import UsageError, first_line
 from vitattack.evaluation.provenance import machine
 from vitattack.evaluation.store import dump, write_atomically
 from vitattack.home import file_sha256
@@ -65,6 +65,7 @@ class Keeper(Observer):
     def __init__(
         self,
         recipe: Recipe,
+        key: str,
         loop: Loop,
         data: Data,
         checkpoints: Checkpoints,
@@ -73,11 +74,14 @@ class Keeper(Observer):
         reporter: Reporter,
     ) -> None:
         self.recipe, self.loop, self.folder, self.options, self.reporter = recipe, loop, folder, options, reporter
+        self.key = key
         self.checkpoints, self.digest = checkpoints, data.train.digest()
         self.attention = AttentionProbe(data.x, data.y)
-        self.probing = Probe(data.x, data.y, loop.parts.ball, recipe.probe)
-        self.watch = Watch(data.train.num_classes)
-        self.by = "clean" if isinstance(loop.parts.objective, Standard) else "robust"
+        self.probing = Probe(data.x, data.y, loop.parts.ball, min(recipe.probe, len(data.x)))
+        attacking = not isinstance(loop.parts.objective, Standard)
+        self.watch = Watch(data.train.num_classes, attacking)
+        attacked = attacking and self.probing.attacked > 0
+        self.by = ("robust" if attacked else "clean") if len(data.x) else "loss"
         self.best: Row | None = None
         self.seconds, self._since = 0.0, time.monotonic()
         self.team = loop.run.team
@@ -89,15 +93,24 @@ class Keeper(Observer):
         run = self.loop.run
         if stored is not None:
             path, state = stored
-            if state["recipe"] != self.recipe.key or state["data"] != self.digest:
-                what = "data" if state["recipe"] == self.recipe.key else "recipe"
+            if state.get("recipe") != self.key or state.get("data") != self.digest:
+                what = "data" if state.get("recipe") == self.key else "recipe"
                 raise UsageError(f"{path} was made with another {what}: give another --out, or start over with --fresh")
-            self.loop.load(state["loop"])
-            self.watch.load_state_dict(state["watch"])
-            self.best, self.seconds = state["best"], state["seconds"]
+            try:
+                self._load(state)
+            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                raise UsageError(
+                    f"{path} does not fit the recipe ({type(error).__name__}: {first_line(error)}), it was changed or made "
+                    "by another version: start over with --fresh"
+                ) from error
         if self.team.first:
             self.log = Log(self.folder, run.step, self.options.log, self.recipe.json())
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.loop.load(state["loop"])
+        self.watch.load_state_dict(state["watch"])
+        self.best, self.seconds = state["best"], float(state["seconds"])
 
     def step(self, row: Row) -> None:
         if self.log is not None:
@@ -111,7 +124,7 @@ class Keeper(Observer):
         if self.team.first:
             self.seconds, self._since = self._seconds(), time.monotonic()
             content = {
-                "recipe": self.recipe.key,
+                "recipe": self.key,
                 "data": self.digest,
                 "loop": state,
                 "watch": self.watch.state_dict(),
@@ -136,7 +149,8 @@ class Keeper(Observer):
             if not self.options.keep_going:
                 kept = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
                 raise Stopped(f"stopped after epoch {row['epoch']}: {reason} ({kept}--keep-going goes on regardless)")
-            self.reporter.warn(reason)
+            if self.log is not None:
+                self.reporter.warn(reason)
         if better:
             self.best = row
             self._export("best")
@@ -159,7 +173,7 @@ class Keeper(Observer):
         result = {
             "schema": 1,
             "recipe": self.recipe.json(),
-            "chosen_by": f"{self.by} accuracy on {len(self.probing.x)} held-out images",
+            "chosen_by": self._chosen_by(),
             "best": self.best,
             "last": rows[-1] if rows else None,
             "weights": weights,
@@ -174,7 +188,15 @@ class Keeper(Observer):
         write_atomically(self.folder / "result.json", dump(result))
 
     def _rank(self, row: Row) -> tuple[float, float]:
-        return row.get(self.by, row.get("clean", -row["loss"])), row.get("clean", -row["loss"])
+        if self.by == "loss":
+            return -row["loss"], 0.0
+        return row[self.by], row["clean"]
+
+    def _chosen_by(self) -> str:
+        if self.by == "loss":
+            return "the mean training loss of an epoch, for no image was held out"
+        count = self.probing.attacked if self.by == "robust" else len(self.probing.x)
+        return f"{self.by} accuracy on {count} held-out images"
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self._since

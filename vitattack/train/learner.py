@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from vitattack.errors import UsageError
+from vitattack.home import file_sha256
 from vitattack.models.adapters import Target, adapt
 from vitattack.models.architectures import build
 from vitattack.models.catalogue import entries
@@ -65,6 +67,24 @@ def _fused(wanted: bool) -> Iterator[None]:
         yield
     finally:
         set_fused_attn(before, experimental)
+
+
+def run_key(recipe: Recipe) -> str:
+    """That of the recipe, and of the weights it begins from where a name may come to mean others."""
+    known = _first_weights(recipe.init)
+    return recipe.key if known is None else hashlib.sha256(f"{recipe.key}|{known}".encode()).hexdigest()
+
+
+def _first_weights(init: str | None) -> str | None:
+    """The sha256 of a file or of a zoo entry that says it."""
+    if init is None or init.startswith(("timm:", "hf-hub:")):
+        return None
+    if init in (known := entries()):
+        weights = known[init].weights
+        return weights.sha256 if weights else None
+    with suppress(OSError):  # what is wrong with the file is said when it is read
+        return file_sha256(Path(init)) if init.endswith(SUFFIXES) else None
+    return None
 
 
 def begin_from(

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
-from vitattack.train.batches import WHOLE, Batch, Shard, Stream, as_float, batch_rng, batches
+from vitattack.train.augment import augmented
+from vitattack.train.batches import WHOLE, Batch, Shard, Stream, as_float, batch_rng, batches, middle
 from vitattack.train.hooks import Drawn, Run
 from vitattack.train.parts import Parts
 from vitattack.train.probes import Stopped
@@ -106,9 +107,7 @@ class Loop:
         part = Shard(rank * self.accumulate + number, world * self.accumulate)
         rng = batch_rng(run.seed, run.epoch, self.at, self.stream.batch_size, part)
         x, y = piece.x.to(run.team.device, non_blocking=True), piece.y.to(run.team.device, non_blocking=True)
-        for count, augment in enumerate(self.parts.augment):
-            x, y = augment(x, y, rng.child("augment", count))
-        x = as_float(x)
+        x, y = augmented(Batch(x, y), self.parts.augment, rng)
         drawn = Drawn(x, objective.craft(run.victim, x, y, rng=rng.child("attack")), y)
 
         def loss() -> Tensor:
@@ -161,7 +160,8 @@ class Loop:
         made = []
         for step in range(min(count, self.stream.steps)):
             x, y = self.stream.batch(self.run.epoch, step, WHOLE)
-            made.append(Batch(as_float(x.to(self.run.team.device)), y.to(self.run.team.device)))
+            x = middle(as_float(x.to(self.run.team.device)), self.run.plain.input_size)
+            made.append(Batch(x, y.to(self.run.team.device)))
         return made
 
     @property

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from timm.data.auto_augment import rand_augment_transform
 from timm.data.mixup import Mixup as TimmMixup
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 
-from vitattack.attacks.foreign import seeded
+from vitattack.attacks.foreign import seed_of, seeded
 from vitattack.errors import UsageError
 from vitattack.train.batches import BatchRng, as_float
 
@@ -76,6 +78,12 @@ class RandAugment:
             raise UsageError(f"randaugment is for colour images, these have {x.shape[1]} channels: drop it")
         bytes_ = x if x.dtype == torch.uint8 else (x * 255).round().to(torch.uint8)
         change = rand_augment_transform(self.config, {"translate_const": x.shape[-1] // 2, "img_mean": (124, 116, 104)})
-        with seeded(rng.child("randaugment")):
-            images = [pil_to_tensor(change(to_pil_image(image))) for image in bytes_.cpu()]
+        rng = rng.child("randaugment")
+        images = []
+        with seeded(rng):
+            for place, image in zip(rng.index, bytes_.cpu(), strict=True):
+                seed = seed_of(replace(rng, index=(place,)))  # an image's own, whichever process has it
+                random.seed(seed)
+                np.random.seed(seed)
+                images.append(pil_to_tensor(change(to_pil_image(image))))
         return torch.stack(images).to(x.device), y

@@ -124,11 +124,11 @@ class Mart(Crafting):
     def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         if y.is_floating_point():
             raise UsageError("mart needs class numbers: drop the augmentations that mix labels")
-        attacked, p = victim(x_adv), victim(x).softmax(1)
-        q = attacked.softmax(1)
+        attacked, log_p = victim(x_adv), victim(x).log_softmax(1)
+        p, q = log_p.exp(), attacked.softmax(1)
         wrong = q.scatter(1, y[:, None], 0.0).amax(1)
         boosted = F.cross_entropy(attacked, y) - torch.log(1.0001 - wrong + 1e-12).mean()
-        apart = torch.special.xlogy(p, p).sum(1) - (p * torch.log(q + 1e-12)).sum(1)
+        apart = (p * (log_p - torch.log(q + 1e-12))).sum(1)  # p log p would have no gradient where p is 0
         total: Tensor = boosted + self.beta * (apart * (1.0000001 - of_class(p, y))).mean()
         return total
 

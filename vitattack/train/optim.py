@@ -20,6 +20,7 @@ from timm.optim.lion import Lion as TimmLion
 from torch import nn
 
 from vitattack.errors import UsageError
+from vitattack.models.scaling import SCALES
 from vitattack.models.victim import Victim
 from vitattack.registry import Registry
 
@@ -41,12 +42,12 @@ RATES: Registry[Callable[..., Rate]] = Registry("learning rate", entry_point_gro
 
 
 def groups(model: nn.Module, lr: float, decay: float, layers: float = 1.0) -> list[dict[str, Any]]:
-    """Parameter groups with their peak rates; no decay for vectors, biases and what the model exempts.
+    """Parameter groups with their peak rates; no decay for vectors, biases, attention scales and what the model exempts.
 
     With `layers` < 1 layer l of L learns at layers ** (L - l) times the rate of the head (BEiT, 2021).
     """
     model = model.model if isinstance(model, Victim) else model  # whose layers timm knows
-    exempt = list(getattr(model, "no_weight_decay", lambda: ())())
+    exempt = [*getattr(model, "no_weight_decay", lambda: ())(), SCALES]
     if layers < 1:
         found: list[dict[str, Any]] = param_groups_layer_decay(
             model, decay, no_weight_decay_list=exempt, layer_decay=layers
@@ -55,6 +56,8 @@ def groups(model: nn.Module, lr: float, decay: float, layers: float = 1.0) -> li
         found = param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
     if not found:
         raise UsageError("the model has no parameter that learns: thaw some")
+    if layers < 1 and len({group["lr_scale"] for group in found}) == 1:
+        raise UsageError("the model does not say which of its parameters lie how deep: use layers=1")
     for group in found:
         group["peak"] = group["lr"] = lr * group.pop("lr_scale", 1.0)
     return found

@@ -42,12 +42,13 @@ class Plan:
 
 def plan(loop: Loop, steps: int = STEPS) -> Plan:
     """The plan of a run at its beginning, by making its first steps; the loop must not be used afterwards."""
-    run = loop.run
+    run, epochs = loop.run, loop.run.epochs
     # Figures first: steps would only change weights, not shapes. A warm-up of the budget does not change the passes.
     parameters = sum(p.numel() for p in run.plain.parameters())
     flops = _flops(run.plain)
     run.objective = loop.parts.objective
     seconds = []
+    run.epochs = max(1, epochs)  # rates are shares of the run
     for number in range(steps + 1):
         batch = loop.stream.batch(0, number % loop.stream.steps, run.team.shard)
         began = time.perf_counter()
@@ -58,7 +59,7 @@ def plan(loop: Loop, steps: int = STEPS) -> Plan:
         flops,
         loop.stream.batch_size,
         run.steps,
-        run.epochs,
+        epochs,
         statistics.median(seconds[1:]),  # the first one warms up
         steps,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from vitattack.losses import correct
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionMap
 from vitattack.models.probing import attention_layers
+from vitattack.models.projections import query_and_key_weights
 from vitattack.models.victim import Victim, frozen
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
@@ -28,6 +29,7 @@ BATCH = 256
 ATTENTION_IMAGES = 16
 # One-step accuracy beyond PGD's by this much, with PGD below this share of its best: the one-step gradient lies.
 GAP, LOST = 0.2, 0.5
+LEAST = 0.1  # what was never won, as under a budget that still grows, cannot be lost
 
 
 class Stopped(VitattackError):
@@ -100,7 +102,7 @@ class AttentionProbe:
         """Per attention layer, the norm of the gradient of the mean loss in the weights that make queries and keys."""
         modules = dict(plain.named_modules())
         norms = []
-        chosen = [_query_weights(modules[layer.name]) for layer in layers.layers if layer.name in modules]
+        chosen = [query_and_key_weights(modules[layer.name]) for layer in layers.layers if layer.name in modules]
         asked = [(weight, rows) for pair in chosen for weight, rows in pair]
         if not asked:
             return []
@@ -121,20 +123,6 @@ class AttentionProbe:
         return [v for v in norms if math.isfinite(v)]
 
 
-def _query_weights(module: nn.Module) -> list[tuple[Tensor, int]]:
-    """Weights whose rows make queries and keys, and how many rows: two thirds where values are made beside them."""
-    found: list[tuple[Tensor, int]] = []
-    for name, weight in module.named_parameters(recurse=True):
-        words = name.split(".")
-        if words[-1] not in ("weight", "in_proj_weight") or weight.ndim < 2:
-            continue
-        if {"qkv", "in_proj_weight"} & set(words):
-            found.append((weight, 2 * weight.shape[0] // 3))
-        elif {"q", "k", "q_proj", "k_proj", "query", "key"} & set(words):
-            found.append((weight, weight.shape[0]))
-    return found
-
-
 def _quantile(ordered: Tensor, q: float) -> float:
     return float(ordered[min(len(ordered) - 1, int(q * len(ordered)))]) if len(ordered) else math.nan
 
@@ -144,6 +132,7 @@ class Watch:
     """Remembers the best numbers so far and says when they are lost for good."""
 
     num_classes: int
+    attacking: bool = True  # without attacks in training, robust accuracy is nothing to lose
     clean: float = 0.0
     robust: float = 0.0
 
@@ -162,7 +151,8 @@ class Watch:
             self.clean = max(self.clean, clean)
         if robust is not None:
             one_step = numbers.get("one_step", robust)
-            if one_step - robust > GAP and robust < LOST * self.robust:
+            lost = self.robust > LEAST and robust < LOST * self.robust
+            if self.attacking and lost and one_step - robust > GAP:
                 return (
                     f"catastrophic overfitting: PGD-10 leaves {robust:.1%} (once {self.robust:.1%}), one step "
                     f"{one_step:.1%}: use fgsm(kind=n) with more noise, or pgd_at with 2 steps"
@@ -171,7 +161,7 @@ class Watch:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "num_classes"}
+        return {"clean": self.clean, "robust": self.robust}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clean, self.robust = state["clean"], state["robust"]

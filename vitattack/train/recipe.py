@@ -59,7 +59,7 @@ class Recipe:
     rate: str = "constant"
     epochs: int = 10  # 0 exports the first weights
     batch_size: int = 128
-    accumulate: int = 1  # pieces a batch is cut into: equal results, less memory
+    accumulate: int = 1  # pieces a batch is cut into, for less memory; batch norms and mixup see one piece
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
     export: Literal["fp32", "fp16"] = "fp32"

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitattack.errors import UsageError
 from vitattack.evaluation.api import usable_cores
 from vitattack.evaluation.run import numerics
 from vitattack.evaluation.store import dump, read_json, write_atomically
+from vitattack.train.augment import augmented
+from vitattack.train.batches import Batch, batch_rng, middle
 from vitattack.train.checkpoint import Checkpoints
 from vitattack.train.hooks import Run
 from vitattack.train.keeper import Keeper, Options, Reporter, Row
-from vitattack.train.learner import learner
+from vitattack.train.learner import learner, run_key
 from vitattack.train.logs import read_rows
 from vitattack.train.loop import Loop
 from vitattack.train.parts import Parts, canonical, parts
@@ -73,20 +76,24 @@ def train(
             f"batch_size {recipe.batch_size} does not divide into {together.shard.world} processes times "
             f"{recipe.accumulate} pieces: change batch_size or accumulate"
         )
-    folder = Path(out) / f"{recipe.name}-{recipe.key[:8]}"
+    key = run_key(recipe)
+    folder = Path(out) / f"{recipe.name}-{key[:8]}"
+    fresh = fresh and not together.again  # or a worker that died would cost the whole run
     with _locked(folder, together), numerics(threads or usable_cores()), _own_numerics():
         checkpoints = Checkpoints(folder / "checkpoints", options.keep)
-        if together.first:
-            if fresh:
-                _forget(folder, checkpoints)
-            write_atomically(folder / "recipe.json", dump(recipe.json()))
-        together.wait()
-        done = finished(folder)
+        done = None if fresh else finished(folder)
         if done is not None:
             return replace(done, first=together.first)
         found = data or open_data(recipe, None if data_dir is None else Path(data_dir))
         loop = _assemble(recipe, made, found, together, options)
-        keeper = Keeper(recipe, loop, found, checkpoints, folder, options, reporter)
+        found = found._replace(x=_middle_of(found, loop.run.plain.input_size))
+        together.wait()
+        if together.first:
+            if fresh:  # nothing is wrong with the recipe or the data: only now
+                _forget(folder, checkpoints)
+            write_atomically(folder / "recipe.json", dump(recipe.json()))
+        together.wait()
+        keeper = Keeper(recipe, key, loop, found, checkpoints, folder, options, reporter)
         keeper.resume()
         loop.observer = keeper
         loop.fit()
@@ -125,10 +132,11 @@ def finished(folder: Path) -> Trained | None:
 def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: Options) -> Loop:
     stream = data.train
     plain = learner(recipe, stream.num_classes, together.device)
-    x, _ = stream.batch(0, 0)
+    few = Batch(*(part[:2] for part in stream.batch(0, 0)))
+    x, _ = augmented(few, made.augment, batch_rng(recipe.seed, 0, 0, len(few.x)))
     if tuple(x.shape[1:]) != (3, plain.input_size, plain.input_size):
         raise UsageError(
-            f"'{recipe.data}' has images of {tuple(x.shape[1:])}, {recipe.arch} takes {plain.input_size} px: "
+            f"'{recipe.data}' gives images of {tuple(x.shape[1:])}, {recipe.arch} takes {plain.input_size} px: "
             "change arch, arch_kwargs (img_size) or augment"
         )
     view: torch.nn.Module = plain
@@ -148,6 +156,11 @@ def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: 
     for hook in made.hooks:
         hook.start(run)
     return Loop(run, made, stream, recipe.accumulate, options.workers, options.log_every)
+
+
+def _middle_of(data: Data, px: int) -> Tensor:
+    """The held-out images at the size of the model, where the others are cut to it by augmentation."""
+    return middle(data.x, px) if len(data.x) else data.x
 
 
 @contextmanager

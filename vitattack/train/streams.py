@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -217,8 +218,12 @@ class Data(NamedTuple):
 def open_data(recipe: Recipe, data_dir: Path | None = None) -> Data:
     """The streams of a recipe. The held-out rows are drawn with the seed and never trained on."""
     found = load(recipe.data, data_dir=data_dir)
-    if found.num_classes is None:
-        raise UsageError(f"'{recipe.data}' does not say how many classes it has: name a data set that does")
+    classes = found.num_classes or recipe.arch_kwargs.get("num_classes")
+    if not isinstance(classes, int):
+        raise UsageError(
+            f"'{recipe.data}' does not say how many classes it has: arch_kwargs='{{num_classes: 10}}' does"
+        )
+    found = _of_classes(found, classes)
     if recipe.validation >= len(found):
         raise UsageError(
             f"'{recipe.data}' has {len(found)} images, {recipe.validation} of them held out: lower validation"
@@ -227,7 +232,7 @@ def open_data(recipe: Recipe, data_dir: Path | None = None) -> Data:
     held = [found.rows[at] for at in order[: recipe.validation]]
     rest = tuple(found.rows[at] for at in sorted(order[recipe.validation :]))
     x, y = Held.read(found.source, held).take(np.arange(len(held))) if held else _nothing(found)
-    settings = {"num_classes": found.num_classes, "batch_size": recipe.batch_size, "seed": recipe.seed}
+    settings = {"num_classes": classes, "batch_size": recipe.batch_size, "seed": recipe.seed}
     real = images(found, rest)
     if (recipe.synthetic is None) != (recipe.share == 0):
         raise UsageError(
@@ -235,12 +240,32 @@ def open_data(recipe: Recipe, data_dir: Path | None = None) -> Data:
         )
     if recipe.synthetic is None:
         return Data(Shuffled(real, **settings), x, y)
-    other = load(recipe.synthetic, data_dir=data_dir)
-    if other.num_classes not in (None, found.num_classes):
+    try:
+        other = load(recipe.synthetic, data_dir=data_dir)
+    except UsageError as error:
+        raise UsageError(f"generated images: {error}; or go without them: synthetic=null share=0") from error
+    if other.num_classes not in (None, classes):
         raise UsageError(
-            f"'{recipe.data}' has {found.num_classes} classes, '{recipe.synthetic}' {other.num_classes}: use one kind"
+            f"'{recipe.data}' has {classes} classes, '{recipe.synthetic}' {other.num_classes}: use one kind"
         )
-    return Data(Mixed(real, images(other, other.rows), recipe.share, **settings), x, y)
+    rows = _without(other, found, held)
+    return Data(Mixed(real, images(_of_classes(other, classes), rows), recipe.share, **settings), x, y)
+
+
+def _of_classes(data: DataSet, count: int) -> DataSet:
+    """Files that do not say how many classes they have are checked against what is said elsewhere."""
+    if isinstance(data.source, ArraySource) and data.source.num_classes is None:
+        return replace(data, source=data.source.of_classes(count))
+    return data
+
+
+def _without(other: DataSet, found: DataSet, held: Sequence[int]) -> tuple[int, ...]:
+    """The rows of the other data but for those held out, where both are the same files."""
+    alike = type(other.source) is type(found.source) and len(other.source) == len(found.source)
+    if not held or not alike or other.source.digest(held[:1]) != found.source.digest(held[:1]):
+        return other.rows
+    gone = set(held)
+    return tuple(row for row in other.rows if row not in gone)
 
 
 def _nothing(data: DataSet) -> tuple[Tensor, Tensor]:

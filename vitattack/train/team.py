@@ -59,6 +59,11 @@ class Team:
         if self._state is not None:
             self._state.wait_for_everyone()
 
+    @property
+    def again(self) -> bool:
+        """Whether torchrun started these processes anew because one of them died."""
+        return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
     def leave(self) -> None:
         """Says goodbye to the others; nothing can be shared afterwards."""
         if self._state is not None and self.shard.world > 1:

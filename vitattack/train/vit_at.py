@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from vitattack.attacks.gradient import Gradient
 from vitattack.errors import UsageError
 from vitattack.models.probing import attention_layers
 from vitattack.rng import SampleRng
@@ -41,6 +42,7 @@ class Ard(Hook):
     def objective(self, objective: Objective, run: Run) -> Objective:
         kept = min(1.0, run.epoch / self.epochs)
         run.numbers["ard"] = kept
+        _check_whole(objective, "ard")
         return objective if kept == 1 else DroppingAttention(objective, kept, self._layers)
 
 
@@ -70,12 +72,22 @@ class Prm(Hook):
     def objective(self, objective: Objective, run: Run) -> Objective:
         kept = min(1.0, run.epoch / self.epochs)
         run.numbers["prm"] = kept
+        _check_whole(objective, "prm")
         return objective if kept == 1 else MaskingPatches(objective, kept, self._side)
 
 
 def _check(epochs: int, name: str) -> None:
     if epochs < 1:
         raise UsageError(f"{name} grows over at least 1 epoch: {name}(epochs=10)")
+
+
+def _check_whole(objective: Objective, name: str) -> None:
+    """Gates and masks have a row for every image, and what holds several attacks asks about some of them."""
+    while isinstance(objective, Weakened):
+        objective = objective.inner
+    inner = getattr(objective, "inner", None)
+    if inner is not None and not isinstance(inner, Gradient):
+        raise UsageError(f"{name} weakens a single gradient attack, and not several in one: use inner=pgd(steps=10)")
 
 
 @dataclass(frozen=True)
