@@ -143,7 +143,7 @@ def evaluate(
                 threads=threads,
                 device=place.type,
             )
-            result = None if fresh else stored(root, job, samples)
+            result = None if fresh else stored(root, job, samples, attack)
             from_store = result is not None
             if result is None:
                 result = run(
