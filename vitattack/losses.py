@@ -308,6 +308,12 @@ def one_answer(logits: Tensor) -> Tensor:
     return logits.mean(0) if logits.dim() == 3 else logits
 
 
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """(B,) the best wrong logit minus the true one, above 0 for a mistake; the lowest number for a broken output."""
+    lowest = torch.finfo(logits.dtype).min
+    return (best_wrong(logits, y) - of_class(logits, y)).nan_to_num(lowest, lowest, lowest)
+
+
 def correct(logits: Tensor, y: Tensor) -> Tensor:
     """(B,) whether the label is the prediction; an output that is not finite predicts nothing, so it is never a success."""
     return (logits.argmax(1) == y) | ~torch.isfinite(logits).all(1)

@@ -99,12 +99,9 @@ class Stages:
             for passes in ("forwards", "backwards"):
                 evidence[passes][active] += crafted.evidence[passes]
             for name in crafted.evidence.keys() - evidence.keys():
-                rows = crafted.evidence[name]
-                nothing = 0 if _gathers(name, rows) else -1
-                evidence[name] = torch.full((len(x),), nothing, dtype=rows.dtype, device=x.device)
+                evidence[name] = _nothing(name, crafted.evidence[name], len(x))
             for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", self.name}:
-                rows = crafted.evidence[name]
-                evidence[name][active] = evidence[name][active] | rows if _gathers(name, rows) else rows
+                evidence[name][active] = _together(name, evidence[name][active], crafted.evidence[name])
             # a claim is looked at again; one that makes all its steps claims nothing of where it ended
             claimed = crafted.evidence["fooled"]
             looked = torch.ones_like(claimed) if getattr(attack, "unseen", False) else claimed
@@ -126,6 +123,19 @@ class Stages:
                 plain = victim.verdict(x_adv[looked], logits)  # type: ignore[operator]
                 fooled[looked] = ~losses.correct(plain, y[looked])
         return fooled
+
+
+def _nothing(name: str, rows: Tensor, count: int) -> Tensor:
+    """Evidence of samples that no stage has told of."""
+    nothing = torch.finfo(rows.dtype).min if name == "margin" else 0 if _gathers(name, rows) else -1
+    return torch.full((count,), nothing, dtype=rows.dtype, device=rows.device)
+
+
+def _together(name: str, before: Tensor, rows: Tensor) -> Tensor:
+    """What the stages up to now and the next one say: the last word, but for what is gathered."""
+    if name == "margin":
+        return torch.maximum(before, rows)
+    return before | rows if _gathers(name, rows) else rows
 
 
 def _gathers(name: str, rows: Tensor) -> bool:

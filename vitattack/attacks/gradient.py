@@ -57,6 +57,7 @@ class Gradient(Leaf):
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         evidence["zero_grad"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        evidence["margin"] = torch.full((len(x),), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device)
         result = x.clone()
         if len(x) == 0:
             return Crafted(result, evidence)
@@ -91,7 +92,9 @@ class Gradient(Leaf):
                 logits = victim(x_adv)
             evidence["forwards"][active] += price
             with torch.no_grad():
-                fooled = ~losses.correct(victim.verdict(x_adv, logits), y)
+                plain = victim.verdict(x_adv, logits)
+                fooled = ~losses.correct(plain, y)
+                evidence["margin"][active] = torch.maximum(evidence["margin"][active], losses.margin(plain, y))
             fresh = fooled & (evidence["first_fooled"][active] < 0)
             evidence["first_fooled"][active[fresh]] = t
 

@@ -104,7 +104,17 @@ def _unseen(attack: Outline) -> bool:
     )
 
 
-_SEVERAL = ("worst", "restarts", "md", "pma", "apgd_t", "mm", "targets", "autoattack")  # these look by themselves
+_SEVERAL = (
+    "worst",
+    "restarts",
+    "md",
+    "pma",
+    "apgd_t",
+    "mm",
+    "targets",
+    "autoattack",
+    "auto",
+)  # these look by themselves
 _NEAREST = ("fab", "fab_t", "cw_l2")  # they look at every point, however long they go on
 
 
@@ -268,6 +278,15 @@ def _autoattack(attack: Outline, how: Asked) -> Passes:
     return total
 
 
+def _auto(attack: Outline, how: Asked) -> Passes:
+    """Of a sample that stays among the nearest, on a model whose attention does not saturate; the others skip the round."""
+    steps, k, long = (attack.values[name] for name in ("steps", "k", "long"))
+    corner = _gradient(Outline("pgd"), how, 8)
+    aimed = _aimed(Outline("pgd"), _gradient(Outline("pgd"), how, steps), k, how)
+    longer = _gradient(Outline("apgd"), how, long).times(2)
+    return Passes(2).plus(corner).plus(aimed).plus(longer)
+
+
 def _transfer(attack: Outline, how: Asked) -> Passes:
     """The victim only looks; see `_sources`."""
     return Passes(how.look)
@@ -305,5 +324,6 @@ _PRICES: dict[str, Callable[[Outline, Asked], Passes]] = {
     "perceptual": _held,
     **dict.fromkeys(("aas", "aas_literal", "random_scales", "scale", "scale_search", "given"), _scaled),
     "autoattack": _autoattack,
+    "auto": _auto,
     "transfer": _transfer,
 }

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitattack.data import DataSet, asked
 from vitattack.diagnostics.gradients import GradientPanel
-from vitattack.diagnostics.rows import RowStatistics
+from vitattack.diagnostics.rows import SATURATED_ROWS, UNDERFLOW_ROWS, RowStatistics
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores, wish
 from vitattack.evaluation.controls import read_scales
@@ -28,8 +28,6 @@ from vitattack.models.victim import Victim, check_floats, digest, frozen, wrap
 
 Verdict = Literal["ok", "saturated", "underflow"]
 
-# Shares of a block's rows beyond SATURATED_GAP and UNDERFLOW_GAP that make the verdict.
-SATURATED_ROWS, UNDERFLOW_ROWS = 0.01, 0.001
 # A model's gradient underflows where so many score rows get none, or the input gradient differs this much from fp64.
 DEAD_ROWS, LOST_SIGNS, LOST_ENTRIES = 0.01, 0.05, 0.01
 GRADIENT_IMAGES = 64

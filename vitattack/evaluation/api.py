@@ -146,7 +146,7 @@ def evaluate(
                 device=place.type,
             )
             reporter.keyed(job, root)
-            result = None if fresh else stored(root, job, samples)
+            result = None if fresh else stored(root, job, samples, attack)
             from_store = result is not None
             if result is None:
                 result = run(

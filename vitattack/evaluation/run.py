@@ -48,13 +48,18 @@ def numerics(threads: int) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
-def stored(root: Path, job: Job, data: DataSet) -> Result | None:
+def together(attack: Attack, job: Job) -> int:
+    """How many consecutive samples an attack is given at once: its own block where it compares samples."""
+    return int(getattr(attack, "block", job.batch_size))
+
+
+def stored(root: Path, job: Job, data: DataSet, attack: Attack) -> Result | None:
     """The result of a finished job, from the store alone."""
     content = finished(root, job)
     if content is None:
         return None
     folder = root / job.folder
-    records, _ = whole_batches(folder / "samples.jsonl", list(data.cut(job.batch_size)))
+    records, _ = whole_batches(folder / "samples.jsonl", list(data.cut(together(attack, job))))
     if len(records) != len(data):
         return None
     learned = read_json(folder / "learned.json")
@@ -78,7 +83,7 @@ def run(
 ) -> Result | None:
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
     device = victim.mean.device
-    with Sink(out, job, list(data.cut(job.batch_size)), shard, fresh=fresh) as sink:
+    with Sink(out, job, list(data.cut(together(attack, job))), shard, fresh=fresh) as sink:
         watch(sink.records, sink.total)
         if sink.todo or not learns(attack):  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)
@@ -217,8 +222,9 @@ class Batches:
     """Batches to records, by one attack on one victim."""
 
     def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
-        self.victim, self.attack, self.job, self.threat = victim, attack, job, threat
-        self.pieces = Pieces(job.batch_size)
+        self.victim, self.job, self.threat = victim, job, threat
+        self.attack = attack.in_chunks(job.batch_size) if hasattr(attack, "in_chunks") else attack
+        self.pieces = Pieces(together(attack, job))
 
     def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
         return self.pieces(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))

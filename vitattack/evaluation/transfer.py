@@ -32,7 +32,18 @@ from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.matrix import Cell, Matrix
 from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
-from vitattack.evaluation.run import Batches, Pieces, Watch, finish, note_leaks, numerics, prepared, read_batch, stored
+from vitattack.evaluation.run import (
+    Batches,
+    Pieces,
+    Watch,
+    finish,
+    note_leaks,
+    numerics,
+    prepared,
+    read_batch,
+    stored,
+    together,
+)
 from vitattack.evaluation.store import Sink
 from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
@@ -151,14 +162,14 @@ class Row:
         """The result on every target and on the source itself, by name."""
         models = {model.name: model for model in (self.source, *self.targets)}
         jobs = {name: self._job(model) for name, model in models.items()}
-        kept = {} if fresh else {n: stored(self.root, jobs[n], model.data) for n, model in models.items()}
+        kept = {} if fresh else {n: stored(self.root, jobs[n], model.data, self.attack) for n, model in models.items()}
         results = {name: result for name, result in kept.items() if result is not None}
         shown = replace(self.job, attack=f"{self.job.attack} on {self.source.name}")
         if len(results) == len(jobs):
             reporter.done(replace(results[self.source.name], job=shown), True)
             return results
         with ExitStack() as stack:
-            cut = list(self.base.cut(self.job.batch_size))
+            cut = list(self.base.cut(together(self.attack, self.job)))
             sinks = {name: stack.enter_context(Sink(self.root, job, cut, fresh=fresh)) for name, job in jobs.items()}
             attack = self._fill(models, sinks, cut, reporter.job(shown, number, count))
             for name, job in jobs.items():
