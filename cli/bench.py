@@ -76,12 +76,14 @@ def command(
         raise click.UsageError("--calibrate and --throughput are for prices: add --plan")
     if calibrate and throughput:
         raise click.UsageError("--calibrate measures what --throughput states: give one")
+    if only_plan and save is not None:
+        raise click.UsageError("--save is for results: drop it, or write the plan with --plan --json > FILE")
     if file is None:
         _list(form)
         return
     bench = read(file)
     if only_plan:
-        _plan(bench, only, skip, calibrate, throughput, Path(out), data_dir, device, form, quiet)
+        _plan(bench, only, skip, calibrate, throughput, Path(out), data_dir, device, given["fresh"], form, quiet)
         return
     executor = _executor(given)
     matrix = _run(bench, executor, only, skip, Path(out), data_dir, device, given, quiet)
@@ -113,6 +115,7 @@ def _plan(
     store: Path,
     data_dir: str | None,
     device: str,
+    fresh: bool,
     form: str,
     quiet: bool,
 ) -> None:
@@ -128,7 +131,9 @@ def _plan(
         for name, rate in rates.calibrate(cells(bench, only, skip), device):
             if not quiet:
                 click.echo(f"{name}: {flops(rate)} FLOPs per second", err=True)
-    found = plan(bench, only=only, skip=skip, throughput=stated, store=store, data_dir=data_dir, device=device)
+    found = plan(
+        bench, only=only, skip=skip, throughput=stated, store=store, data_dir=data_dir, device=device, fresh=fresh
+    )
     show(table(found), found.json(), form)
 
 
@@ -173,6 +178,10 @@ def _run(
 
         from .signals import catch_sigterm
 
+        if given["executor"] == "local":  # the devices of a cluster are seen by its workers
+            from vitattack.evaluation.api import resolve_device
+
+            resolve_device(device)
         check(bench, missing, store=store, data_dir=data_dir)
         catch_sigterm()
     with Board(quiet) as board:

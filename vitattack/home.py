@@ -58,6 +58,14 @@ def printable(text: str, length: int = 100) -> str:
     return words if len(words) <= length else words[: length - 3] + "..."
 
 
+def is_file(text: str) -> bool:
+    """Whether a word from outside names a file; one that no file can have is none."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def folder(*parts: str) -> Path:
     """A folder below the home, made if need be."""
     path = home().joinpath(*parts)

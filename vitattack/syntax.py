@@ -11,6 +11,7 @@ from typing import NoReturn
 from vitattack.errors import UsageError
 
 LONGEST = 4000
+DEEPEST = 60  # calls in calls; what reads the tree goes down with it
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,23 @@ def parse(text: str) -> Node:
         raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        return _node(tree, text)
+        node = _node(tree, text)
+        _check_depth(node, text, DEEPEST)
+        return node
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"'{short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
+
+
+def _check_depth(node: Node, text: str, left: int) -> None:
+    parts = node if isinstance(node, tuple) else ()
+    if isinstance(node, Call):
+        parts = (*node.args, *(value for _, value in node.options))
+    for part in parts:
+        if left == 0:
+            raise UsageError(f"'{short(text)}' nests attacks too deeply: {DEEPEST} in each other are the most")
+        _check_depth(part, text, left - 1)
 
 
 def short(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ WHOLE = """\
 schema: 1
 title: Two models
 source: "Somebody, 2024, Table 1"
-data: cifar10-demo[:8]
+data: cifar10-demo
 threats: [linf:8/255]
 seeds: [0]
 models:
@@ -101,8 +102,23 @@ def test_several_budgets_and_axes(tmp_path: Path) -> None:
     assert (found.rows, found.columns) == (("model",), ("attack", "threat"))
     turned = read(str(write(tmp_path, text + "rows: [attack]\ncolumns: [model]\n")))
     assert (turned.rows, turned.columns) == (("attack",), ("model", "threat"))  # what nobody names goes across
+    across = read(str(write(tmp_path, text + "columns: [model]\n")))
+    assert (across.rows, across.columns) == (("attack",), ("model", "threat"))
     seeds = read(str(write(tmp_path, text.replace("seeds: [0]", "seeds: [0, 1]"))))
     assert seeds.columns == ("attack", "threat", "seed") and len(cells(seeds)) == 2 * len(cells(found))
+
+
+@pytest.mark.parametrize(
+    "shape", ["rows: [threat]\ncolumns: [model]\n", "columns: [threat]\n", "rows: [model]\ncolumns: [seed]\n"]
+)
+def test_one_attack_and_the_clean_accuracy_have_places_of_their_own(tmp_path: Path, shape: str) -> None:
+    found = read(str(write(tmp_path, TWO_NUMBERS + shape)))
+    assert "attack" in (*found.rows, *found.columns)
+
+
+TWO_NUMBERS = (
+    "schema: 1\ntitle: One attack\ndata: cifar10-demo\nthreats: [linf:8/255]\nmodels: [tiny-vit]\nattacks: [pgd]\n"
+)
 
 
 def lines(number: int, old: str, new: str, line: int, said: str) -> pytest.ParameterSet:  # type: ignore[name-defined]
@@ -114,9 +130,9 @@ BROKEN = [
     lines(2, "schema: 1", "schema: 2", 1, "begin with schema: 1"),
     lines(3, "title: Two models", "titel: Two models", 2, "unknown key 'titel': did you mean title?"),
     lines(4, "title: Two models\n", "", 1, "no title: add title: WORDS"),
-    lines(5, "cifar10-demo[:8]", "cifar10-dmo[:8]", 4, "did you mean cifar10-demo"),
-    lines(6, "cifar10-demo[:8]", "cifar10-demo[8]", 4, "write :1000 for the first 1000"),
-    lines(7, "cifar10-demo[:8]", "cifar10-demo@crop224", 4, "is used as it is: drop the transform"),
+    lines(5, "cifar10-demo\n", "cifar10-dmo[:8]\n", 4, "did you mean cifar10-demo"),
+    lines(6, "cifar10-demo\n", "cifar10-demo[8]\n", 4, "write :1000 for the first 1000"),
+    lines(7, "cifar10-demo\n", "cifar10-demo@crop224\n", 4, "is used as it is: drop the transform"),
     lines(8, "[linf:8/255]", "[linf:8]", 5, "write linf:8/255 if you mean 8-bit steps"),
     lines(9, "[linf:8/255]", "[linf:8/255, linf:8/255]", 5, "stands twice: keep one"),
     lines(10, "[linf:8/255]", "[]", 5, "name at least one"),
@@ -159,7 +175,14 @@ BROKEN = [
     lines(47, "seeds: [0]", "defaults: {threads: 0}", 6, "threads is a whole number from 1 on"),
     lines(48, "seeds: [0]", "defaults: {transform: upside-down}", 6, "unknown transform 'upside-down'"),
     lines(49, "title: Two models", 'title: "Two\\e[31m models"', 2, "holds control characters"),
-    lines(50, "seeds: [0]", "defaults: {limit: 2}", 4, "narrowed twice"),
+    lines(50, "data: cifar10-demo\n", "data: cifar10-demo[:8]\n", 15, "narrowed twice"),
+    lines(51, "cifar10-demo\n", "cifar10-demo[:8]\nlimit: 2\n", 4, "narrowed twice"),
+    lines(52, "batch_size: 32", "transform: crop224", 9, "is used as it is: drop the transform"),
+    lines(53, "- pgd\n", "- {label: clean, published: true}\n", 12, "clean accuracy is measured in any case"),
+    lines(54, "seeds: [0]", "seeds: [0x" + "f" * 5000 + "]", 6, "is out of any range"),
+    lines(55, "cifar10-demo\n", "npz:" + "a" * 5000 + "\n", 4, "names no file here"),
+    lines(56, "- tiny-vit\n", "- " + "a" * 5000 + ".safetensors\n", 8, "does not exist"),
+    lines(57, "- pgd\n", "- " + "eot+" * 400 + "pgd\n", 12, "nests attacks too deeply"),
 ]  # fmt: skip
 
 
@@ -189,6 +212,9 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         read(str(tmp_path / "none.yaml"))
     with pytest.raises(UsageError, match="check the path"):
         read(str(tmp_path.with_suffix(".yaml")))
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UsageError, match="it is no file"):  # and does not wait for somebody to write
+        read(str(tmp_path / "pipe.yaml"))
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="no text"):
         read(str(tmp_path / "b.yaml"))

@@ -89,6 +89,42 @@ def test_stored_cells_are_not_counted(tmp_path: Path) -> None:
         ("random", False),
     ]
     assert len(found.to_run) == 1 and found.total("flops") == found.rows[1].flops
+    assert len(plan(some, store=tmp_path / "runs", fresh=True).to_run) == 2
+
+
+def test_weights_of_a_stored_cell_are_fetched_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store from elsewhere: records are here, weights are not."""
+    some = bench(tmp_path, TEXT.partition("reference:")[0].replace("[pgd,", "[fgsm, random,"))
+    run(some, store=tmp_path / "runs", only=["fgsm"])
+    sizes = {"tiny-vit": 1000, "tiny-cnn-standard": 200}
+    monkeypatch.setattr("vitattack.bench.plan.to_fetch", lambda name: sizes[name])
+    found = plan(some, store=tmp_path / "runs")
+    assert [row.fetch for row in found.rows if row.cell.runnable] == [0, 1000, 200]
+    assert found.total("fetch") == 1200
+
+
+def test_a_source_that_is_named_twice_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"tiny-vit": 1000, "tiny-cnn-standard": 200}
+    monkeypatch.setattr("vitattack.bench.plan.to_fetch", lambda name: sizes[name])
+    crafted = "transfer('tiny-cnn-standard', {})"
+    attack = f"worst({crafted.format('pgd')}, {crafted.format('fgsm')})"
+    text = TEXT.partition("attacks:")[0] + f'attacks: ["{attack}"]\n'
+    assert plan(bench(tmp_path, text)).rows[0].fetch == 1200
+
+
+def test_a_file_is_priced_by_its_own_shape_or_not_at_all(tmp_path: Path) -> None:
+    like = entries()["tiny-vit"]
+    (tmp_path / "w.safetensors").write_bytes(b"")
+    row = f"{{model: {tmp_path / 'w.safetensors'}, label: mine, arch: {like.arch!r}, normalize: cifar10MORE}}"
+
+    def priced(more: str) -> float | None:
+        text = TEXT.partition("attacks:")[0].replace("[tiny-vit,", f"[{row.replace('MORE', more)},")
+        return plan(bench(tmp_path, text + "attacks: [pgd]\n")).rows[0].flops
+
+    figures = facts.figures(like)
+    assert figures is not None and not like.arch_kwargs
+    assert priced("") == 8 * (23 * figures.flops + 20 * figures.backward)
+    assert priced(", arch_kwargs: {depth: 40}") is None
 
 
 def test_a_measurement_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

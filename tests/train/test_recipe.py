@@ -56,7 +56,7 @@ def test_equal_recipes_have_one_key_whatever_they_are_called() -> None:
         ("share: 1.5", "share is from 0 to below 1"),
         ("- a\n- b", "is no recipe"),
         ("a: [", "is not readable YAML"),
-        ("a: !!python/object/apply:os.system [x]", "is not readable YAML"),
+        ("a: !!python/object/apply:os.system [x]", "is refused: write the plain value"),
         ("schema: 2", "this one reads schema: 1"),
         ("base: mine", "chains of them are short"),
         ("base: nothing", "unknown recipe 'nothing'"),
@@ -91,6 +91,18 @@ def test_mistakes_in_a_change_are_named(tmp_path: Path, change: str, words: str)
 def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "b.yaml").write_text("#" * 300_000)
-    for name, words in (("a", "it is no text"), ("b", "larger than any recipe"), ("c", "No such file")):
+    for name, words in (("a", "it is no text"), ("b", "more than any recipe"), ("c", "No such file")):
         with pytest.raises(UsageError, match=words):
             load(str(tmp_path / f"{name}.yaml"))
+
+
+def test_a_small_file_of_nested_aliases_is_refused(tmp_path: Path) -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    assert len(bomb) < 1024
+    with pytest.raises(UsageError, match=r"bomb\.yaml:\d+: the aliases of this file stand for more than") as error:
+        load(written(tmp_path, bomb, "bomb"))
+    assert "\n" not in str(error.value)
+    (tmp_path / "over.yaml").write_text(bomb)
+    with pytest.raises(UsageError, match="the aliases of this file"):
+        load(written(tmp_path, "epochs: 1"), [str(tmp_path / "over.yaml")])

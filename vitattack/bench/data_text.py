@@ -10,6 +10,7 @@ from vitattack.bench import facts
 from vitattack.data.selection import select, split
 from vitattack.data.transform import transform as make_transform
 from vitattack.errors import UsageError
+from vitattack.home import printable
 from vitattack.models.catalogue import Entry
 from vitattack.registry import did_you_mean
 
@@ -50,8 +51,8 @@ def rows(text: str, limit: int | None = None, transform: str | None = None) -> R
     make_transform(transform or "none")
     kind, colon, path = name.partition(":")
     if colon and kind in PATHS:
-        if not Path(path.rpartition("@")[0] or path).exists() and not Path(path).exists():
-            raise UsageError(f"data '{name}' names no file here: check the path")
+        if not _exists(path.rpartition("@")[0] or path) and not _exists(path):
+            raise UsageError(f"data '{printable(name)}' names no file here: check the path")
         if kind == "npz" and transform is not None:
             raise UsageError("npz: images are used as they are: drop the transform")
         found = re.fullmatch(r"\d*:(\d+)|random:(\d+):\d+", asked or "")
@@ -68,6 +69,14 @@ def rows(text: str, limit: int | None = None, transform: str | None = None) -> R
     make_transform(written if at else "none")
     at_rows, _ = select(asked, said.rows, text)
     return Rows(plain, len(at_rows), None, said.classes, said.of_imagenet)
+
+
+def _exists(path: str) -> bool:
+    """False too for what no file can be called."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _check_part(head: str, part: str, said: facts.DataFacts) -> None:

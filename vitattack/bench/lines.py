@@ -87,39 +87,44 @@ class Item:
         return kinds.get(type(self.value)) or printable(repr(self.value), 60)
 
 
-def load(path: Path) -> Item:
+def load(path: Path, kind: str = "benchmark") -> Item:
     """The content of a file."""
-    name = str(path)
+    name = printable(str(path))
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe waits for whoever writes it
+            raise UsageError(f"cannot read the {kind} '{name}' (it is no file): check the path")
         with path.open("rb") as stream:
             content = stream.read(LARGEST + 1)
         if len(content) > LARGEST:
-            raise UsageError(
-                f"'{printable(name)}' is larger than {LARGEST >> 10} KB, more than any benchmark: check it"
-            )
+            raise UsageError(f"'{name}' is larger than {LARGEST >> 10} KB, more than any {kind}: check it")
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"cannot read the benchmark '{printable(name)}' ({reason}): check the path") from error
-    _check_depth(text, printable(name))
+        raise UsageError(f"cannot read the {kind} '{name}' ({reason}): check the path") from error
+    return parse(text, name)
+
+
+def parse(text: str, name: str) -> Item:
+    """The content of a text; `name` says in messages where it stands."""
+    _check_depth(text, name)
     try:
         loader = yaml.SafeLoader(text)
         try:
-            return _Walk(loader, printable(name)).item(loader.get_single_node(), 0)
+            return _Walk(loader, name).item(loader.get_single_node(), 0)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         reason = printable(str(error.problem or error.context))
-        raise UsageError(f"{printable(name)}:{line}: this is not readable YAML ({reason}): correct it") from error
+        raise UsageError(f"{name}:{line}: this is not readable YAML ({reason}): correct it") from error
     except yaml.YAMLError as error:
         where = getattr(error, "position", 0)
         line = text.count("\n", 0, where if isinstance(where, int) else 0) + 1
         reason = printable(first_line(error))
-        raise UsageError(f"{printable(name)}:{line}: this is not readable YAML ({reason}): correct it") from error
+        raise UsageError(f"{name}:{line}: this is not readable YAML ({reason}): correct it") from error
     except RecursionError as error:
-        raise UsageError(f"{printable(name)}:1: the lists and keys are nested too deeply: flatten them") from error
+        raise UsageError(f"{name}:1: the lists and keys are nested too deeply: flatten them") from error
 
 
 def _check_depth(text: str, name: str) -> None:
@@ -159,6 +164,8 @@ class _Walk:
             value = self.loader.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError):
             here.refuse(f"{printable(str(node.value), 40)!r} is no {tag}: put it in quotes if it is a text")
+        if isinstance(value, int) and value.bit_length() > 64:
+            here.refuse(f"{printable(str(node.value), 40)} is out of any range: correct it")
         return Item(value, here.line, self.file)
 
     def _pairs(self, node: MappingNode, depth: int) -> Iterator[tuple[str, Item]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from vitattack.bench.data_text import Rows, rows
 from vitattack.bench.file import Bench
 from vitattack.bench.prices import Passes, price
 from vitattack.bench.throughput import Rate, Rates
+from vitattack.home import is_file
 from vitattack.models.cache import whereabouts
 from vitattack.models.catalogue import Entry, entries
 
@@ -29,7 +30,7 @@ class Priced:
     passes: Passes | None  # of one image that nothing fools, through the victim
     flops: float | None  # of the whole cell if nothing fools any image
     least: float | None  # the same if the published number holds and fooled images cost nothing
-    fetch: int | None  # bytes of weights that are not here, once for each model of the benchmark
+    fetch: int | None  # bytes of weights that are not here, with the first cell that runs a model
     rate: Rate | None
     stored: bool
 
@@ -107,11 +108,15 @@ def plan(
     store: Path | None = None,
     data_dir: str | None = None,
     device: str = "auto",
+    fresh: bool = False,
 ) -> Plan:
-    """The price of every cell; `throughput` in FLOPs per second, else what was measured on this machine."""
+    """The price of every cell; `throughput` in FLOPs per second, else what was measured on this machine.
+
+    With `fresh` nothing counts as stored.
+    """
     chosen = cells(bench, only, skip)
     images = rows(bench.data)
-    rates, notes = Rates(device), index.Index(store) if store else None
+    rates, notes = Rates(device), index.Index(store) if store and not fresh else None
     fetched: set[str] = set()
     found = []
     for cell in chosen:
@@ -124,7 +129,7 @@ def _priced(cell: Cell, images: Rows, rates: Rates | Rate, stored: bool, fetched
     entry = entry_of(cell)
     sized = rows(cell.data, cell.settings.limit) if cell.settings.limit is not None else images
     n = sized.n if sized.n is not None else sized.most
-    classes = images.classes or (entry.num_classes if entry else MANY_CLASSES)
+    classes = images.classes or cell.options.get("num_classes") or (entry.num_classes if entry else MANY_CLASSES)
     if not cell.runnable:
         return Priced(cell, n, None, None, None, None, None, stored)
     cost = price(cell.attack, classes=classes, threat=cell.threat)
@@ -141,11 +146,12 @@ def _priced(cell: Cell, images: Rows, rates: Rates | Rate, stored: bool, fetched
             survivors = cell.published.value / 100
             least = n * (figures.flops * (1 - survivors) + each * survivors)
     rate = rates if isinstance(rates, Rate) else rates.of(cell.model, cell.settings.threads)
-    names = [cell.model, *(source for source, _ in cost.sources)] if cost else [cell.model]
-    fetch = sum(to_fetch(name) or 0 for name in names if name not in fetched)
-    unknown = any(to_fetch(name) is None for name in names if name not in fetched)
-    fetched.update(names)
-    return Priced(cell, n, cost.victim if cost else None, flops, least, None if unknown else fetch, rate, stored)
+    names = {cell.model, *(source for source, _ in cost.sources)} if cost else {cell.model}
+    sizes = [] if stored else [to_fetch(name) for name in names - fetched]
+    fetch = None if None in sizes else sum(size or 0 for size in sizes)
+    if not stored:
+        fetched.update(names)
+    return Priced(cell, n, cost.victim if cost else None, flops, least, fetch, rate, stored)
 
 
 def _flops(passes: Passes, figures: facts.Figures) -> float:
@@ -159,15 +165,20 @@ def entry_of(cell: Cell) -> Entry | None:
         return known[cell.model]
     if "like" in cell.options:
         return known.get(str(cell.options["like"]))
-    arch = cell.options.get("arch")
-    return next((one for one in known.values() if arch is not None and one.arch == arch), None)
+    arch = _built(cell.options.get("arch"), cell.options.get("arch_kwargs", {}))
+    return next((one for one in known.values() if arch[0] and _built(one.arch, one.arch_kwargs) == arch), None)
+
+
+def _built(arch: Any, arch_kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What decides the size of a model; a head of other classes hardly does."""
+    return arch, {key: value for key, value in arch_kwargs.items() if key != "num_classes"}
 
 
 def to_fetch(model: str) -> int | None:
     """Bytes of the weights of a model that are not on this machine; None where nobody says how many."""
     entry = entries().get(model)
     if entry is None:
-        return 0 if Path(model).is_file() else None
+        return 0 if is_file(model) else None
     if whereabouts(entry.weights, entry.id) != "not cached":
         return 0
     if entry.weights is not None and entry.weights.size is not None:

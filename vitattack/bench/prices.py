@@ -159,7 +159,7 @@ def _two_runs(attack: Outline, how: Asked) -> Passes:
 
 def _restarts(attack: Outline, how: Asked) -> Passes:
     inner = attack.values["inner"]
-    return _in_turn([(inner, passes(inner, how))] * attack.values["n"], how)
+    return _in_turn([(inner, passes(inner, how))], how).times(attack.values["n"])
 
 
 def _worst(attack: Outline, how: Asked) -> Passes:

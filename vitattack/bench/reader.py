@@ -15,6 +15,7 @@ from vitattack.bench.lines import Item, checked, load, unknown
 from vitattack.bench.outline import outline
 from vitattack.bench.settings import OPTIONS, SETTINGS, check_file, public, some, values
 from vitattack.errors import UsageError, WrongThreat
+from vitattack.home import printable
 from vitattack.models.catalogue import entries
 from vitattack.models.sources import SUFFIXES
 from vitattack.threat import Threat, parse_many
@@ -75,6 +76,9 @@ class _Reading:
         labels = Labels(models, attacks, tuple(threats))
         skip = tuple(self._pattern(item, labels, "skip") for item in self._list("skip"))
         overrides = tuple(self._pattern(item, labels, "overrides") for item in self._list("overrides"))
+        changes: tuple[Model | Override, ...] = (*models, *overrides)
+        for one in changes:
+            self._data_fits(data, settings, one)
         for attack, item in zip(attacks, self._list("attacks"), strict=True):
             self._defined(attack, item, threats, models, skip)
         reference = self._references(labels, source)
@@ -96,6 +100,15 @@ class _Reading:
                 self.found["limit"].refuse("limit stands twice, here and in defaults: keep one")
             given["limit"] = self.found["limit"].whole("limit", 1)
         return Settings(**given)
+
+    def _data_fits(self, data: str, settings: Settings, one: Model | Override) -> None:
+        """What a row or an override changes about the images must suit the data of the file."""
+        changed = one.settings if isinstance(one, Model) else one.set
+        if "limit" in changed or "transform" in changed:
+            checked(
+                Item(None, one.line, printable(str(self.path))),
+                lambda: rows(data, changed.get("limit", settings.limit), changed.get("transform", settings.transform)),
+            )
 
     def _threats(self) -> dict[str, Threat]:
         threats: dict[str, Threat] = {}
@@ -179,11 +192,14 @@ class _Reading:
         if said and "attack" not in said:
             if not (published and label):
                 item.refuse("an attack needs its text: add attack: pgd, or label: WORDS with published: true")
-            return Attack(label, label, item.line, True)
-        named = said.get("attack", item)
-        text = named.text("an attack")
+            text, named = label, item
+        else:
+            named = said.get("attack", item)
+            text = named.text("an attack")
         if CLEAN in (text, label):
             named.refuse("clean accuracy is measured in any case: drop clean from the attacks")
+        if named is item and said:
+            return Attack(text, text, item.line, True)
         if text.count("(") != text.count(")"):
             named.refuse(f"the brackets of '{text}' do not close: put an attack with commas in quotes")
         if not published:
@@ -265,9 +281,10 @@ class _Reading:
                     checked(item, partial(unknown, "axis", axis, AXES))
                 if (*asked.get("rows", ()), *asked.get("columns", ())).count(axis) > 1:
                     item.refuse(f"{axis} stands twice in rows and columns: keep one")
-        down = asked["rows"] or tuple(axis for axis in ("model",) if axis not in asked["columns"])
+        down = asked["rows"] or tuple(axis for axis in AXES if axis not in asked["columns"])[:1]
         rest = tuple(axis for axis in ("attack", "threat", "model") if axis not in (*down, *asked["columns"]))
-        counts = dict(zip(AXES, (len(models), len(attacks), len(threats), len(seeds)), strict=True))
+        # clean accuracy stands beside the attacks, so that there are always several
+        counts = dict(zip(AXES, (len(models), len(attacks) + 1, len(threats), len(seeds)), strict=True))
         more = tuple(axis for axis in AXES if axis not in (*down, *asked["columns"]) and counts[axis] > 1)
         across = (
             (*asked["columns"], *more) if asked["columns"] else (*rest, *(axis for axis in more if axis not in rest))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from vitattack.bench.data_text import rows
@@ -12,6 +11,7 @@ from vitattack.bench.file import Settings
 from vitattack.bench.lines import Item, checked
 from vitattack.data.transform import transform
 from vitattack.errors import UsageError
+from vitattack.home import is_file, printable
 from vitattack.models.catalogue import Entry, entries
 from vitattack.models.normalise import normaliser
 from vitattack.registry import did_you_mean
@@ -43,8 +43,8 @@ def values(said: dict[str, Item], known: tuple[str, ...]) -> dict[str, Any]:
 
 
 def check_file(text: str, options: dict[str, Any]) -> None:
-    if not Path(text).is_file():
-        raise UsageError(f"weights file '{text}' does not exist: check the path, or name a model of the zoo")
+    if not is_file(text):
+        raise UsageError(f"weights file '{printable(text)}' does not exist: check the path, or name a model of the zoo")
     if "like" in options:
         if options["like"] not in entries():
             raise UsageError(did_you_mean("model", str(options["like"]), entries()))
@@ -57,8 +57,9 @@ def check_file(text: str, options: dict[str, Any]) -> None:
     normaliser(options["normalize"])
     if not isinstance(options.get("arch_kwargs", {}), dict):
         raise UsageError("arch_kwargs are keys and values: write arch_kwargs: {num_classes: 10}")
-    if not isinstance(options.get("num_classes", 1), int):
-        raise UsageError("num_classes is a whole number: correct it")
+    classes = options.get("num_classes", 1)
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+        raise UsageError(f"num_classes is a whole number from 1 on, not {printable(repr(classes), 60)}: correct it")
 
 
 def public(entry: Entry) -> bool:

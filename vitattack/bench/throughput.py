@@ -47,7 +47,7 @@ def parse(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*([kMGTP]?)(?:FLOPS?(?:/s)?|FLOP/s)?\s*", text)
     value = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 1e3 <= value <= 1e21:
-        raise UsageError(f"throughput '{text[:40]}' is no number of FLOPs per second: write 20T or 300G")
+        raise UsageError(f"throughput '{home.printable(text, 40)}' is no number of FLOPs per second: write 20T or 300G")
     return value
 
 

@@ -12,14 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from vitattack._assets import RECIPES
+from vitattack.bench import lines
 from vitattack.errors import UsageError
 from vitattack.home import printable
 from vitattack.registry import did_you_mean
 
-LARGEST = 1 << 18
 DEEPEST = 5
 SUFFIXES = (".yaml", ".yml")
 # What people read and no run depends on.
@@ -120,7 +118,7 @@ def _changed(hint: Any, key: str, value: str) -> Any:
         cuts = [at for at, c in enumerate(inner) if c == "," and inner[:at].count("(") == inner[:at].count(")")]
         parts = [inner[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(inner)], strict=True)]
         return [part for part in parts if part]
-    return _yaml(value, f"{key}=...")
+    return lines.parse(value, printable(f"{key}=...")).plain
 
 
 def of_json(content: Mapping[str, Any]) -> Recipe:
@@ -146,26 +144,12 @@ def _content(text: str, depth: int) -> dict[str, Any]:
 
 def _keys(path: Path) -> dict[str, Any]:
     """The keys of one file."""
-    try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"recipe '{path}' is larger than any recipe: check the path")
-        content = _yaml(path.read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"cannot read the recipe '{printable(str(path))}' ({reason}): check the path") from error
+    content = lines.load(path, "recipe").plain
     if not isinstance(content, dict):
         raise UsageError(f"'{path.name}' is no recipe: write keys and values, such as objective: trades(beta=6)")
     if content.pop("schema", 1) != 1:
         raise UsageError(f"'{path.name}' is written for another version of vitattack: this one reads schema: 1")
     return content
-
-
-def _yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = printable(str(getattr(error, "problem", None) or error))
-        raise UsageError(f"{printable(where)} is not readable YAML ({reason}): correct it") from error
 
 
 @cache
