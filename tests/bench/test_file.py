@@ -116,6 +116,13 @@ def test_one_attack_and_the_clean_accuracy_have_places_of_their_own(tmp_path: Pa
     assert "attack" in (*found.rows, *found.columns)
 
 
+def test_a_file_that_skips_everything_says_so(tmp_path: Path) -> None:
+    found = read(str(write(tmp_path, TWO_NUMBERS + "skip: [{models: '*'}]\n")))
+    for only in ([], ["pgd"]):
+        with pytest.raises(UsageError, match=r"b\.yaml:7: skip leaves no cell: drop an entry of it"):
+            cells(found, only)
+
+
 TWO_NUMBERS = (
     "schema: 1\ntitle: One attack\ndata: cifar10-demo\nthreats: [linf:8/255]\nmodels: [tiny-vit]\nattacks: [pgd]\n"
 )
@@ -179,6 +186,9 @@ BROKEN = [
     lines(51, "cifar10-demo\n", "cifar10-demo[:8]\nlimit: 2\n", 4, "narrowed twice"),
     lines(52, "batch_size: 32", "transform: crop224", 9, "is used as it is: drop the transform"),
     lines(53, "- pgd\n", "- {label: clean, published: true}\n", 12, "clean accuracy is measured in any case"),
+    lines(58, "{models: plain, attacks: GAMA}", "{models: [], attacks: GAMA}", 17, "models is an empty list"),
+    lines(59, "{models: plain, attacks: GAMA}", "{models: tiny-vit, attacks: pgd}", 19, "tiny-vit/pgd/linf:8/255: drop one"),
+    lines(60, "{models: plain, attacks: GAMA}", "{models: theirs}", 20, "skip leaves out the cell of this reference"),
     lines(54, "seeds: [0]", "seeds: [0x" + "f" * 5000 + "]", 6, "is out of any range"),
     lines(55, "cifar10-demo\n", "npz:" + "a" * 5000 + "\n", 4, "names no file here"),
     lines(56, "- tiny-vit\n", "- " + "a" * 5000 + ".safetensors\n", 8, "does not exist"),

@@ -153,6 +153,11 @@ def test_a_broken_cache_of_measurements_is_none(tmp_path: Path, monkeypatch: pyt
     assert throughput.Rates("cpu").of("tiny-vit", 1) is None
 
 
+def test_a_model_of_unknown_size_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput.facts, "figures", lambda entry: None)
+    assert list(throughput.calibrate(cells(bench(tmp_path)), "cpu")) == []
+
+
 def test_throughput_as_people_write_it() -> None:
     assert throughput.parse("20T") == throughput.parse("2e13") == throughput.parse("20000 GFLOP/s") == 2e13
     assert throughput.parse("312TFLOPS") == 3.12e14
@@ -194,6 +199,11 @@ def test_weights_that_are_not_here_need_the_network(tmp_path: Path, monkeypatch:
         UsageError, match=rf"b\.yaml:6: the weights of '{name}' are not here and VITATTACK_OFFLINE is set"
     ):
         check(bench(tmp_path, TEXT.replace("[tiny-vit", f"[{name}, tiny-vit")), tmp_path)
+    text = TEXT.replace("[pgd, \"transfer('tiny-cnn-standard'", f"[pgd, {{label: T, attack: \"transfer('{name}'")
+    crafted = bench(tmp_path, text.replace('=never))"]', '=never))"}]'))
+    with pytest.raises(UsageError, match=rf"b\.yaml:7: the weights of '{name}' are not here .*--skip T$"):
+        check(crafted, tmp_path)
+    assert [cell.attack_label for cell in cells(crafted, skip=["T"]) if cell.runnable] == ["pgd"]
 
 
 def test_weights_that_were_changed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,3 +177,11 @@ def test_every_text_of_the_shipped_benchmarks() -> None:
             wanted = expected(cell.attack, cell.threat, 10)
             if wanted.forwards <= 140:
                 assert counted(cell.attack, cell.threat, 10) == wanted, cell.attack
+
+
+def test_restarts_beyond_count_are_priced_at_once() -> None:
+    one = price("restarts(1, pgd)", classes=10, threat="linf:8/255")
+    many = price("restarts(1000000000, pgd)", classes=10, threat="linf:8/255")
+    assert one is not None and many is not None
+    assert many.victim == AROUND.plus(Passes(21, 20).times(10**9))
+    assert one.victim == AROUND.plus(Passes(21, 20))

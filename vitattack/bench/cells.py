@@ -43,6 +43,8 @@ class Cell:
 def cells(bench: Bench, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Cell, ...]:
     """Every cell in the order of the file; `only` and `skip` are wildcards over names and their parts."""
     every = tuple(_all(bench))
+    if not every:
+        raise UsageError(f"{bench.path}:{bench.skip[0].line}: skip leaves no cell: drop an entry of it")
     for option, patterns in (("--only", only), ("--skip", skip)):
         for pattern in patterns:
             if not any(cell.fits(pattern) for cell in every):

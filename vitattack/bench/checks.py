@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from vitattack._assets import EMBEDDED
 from vitattack.bench.cells import Cell
 from vitattack.bench.data_text import PATHS
 from vitattack.bench.file import Bench
-from vitattack.bench.plan import to_fetch
+from vitattack.bench.plan import needed, to_fetch
 from vitattack.errors import UsageError, WrongThreat
 from vitattack.models import cache
 from vitattack.models.catalogue import Entry, entries, weights_to_fetch
@@ -32,11 +33,11 @@ def check(bench: Bench, cells: Sequence[Cell], *, store: Path, data_dir: str | N
             build(cell.attack, cell.threat)
         except UsageError as error:
             raise at(cell.attack_label, error) from error
-    for cell in {c.model: c for c in cells}.values():
+    for model, cell in {m: c for c in cells for m in sorted(needed(c))}.items():
         try:
-            check_weights(cell.model)
+            check_weights(model, cell.label if model == cell.model else cell.attack_label)
         except UsageError as error:
-            raise at(cell.label, error) from error
+            raise at(cell.label if model == cell.model else cell.attack_label, error) from error
     check_room(cells, store)
     check_data(bench, cells, data_dir)
 
@@ -52,8 +53,8 @@ def build(attack: str, threat: str) -> None:
         raise UsageError(f"{str(error).partition(': ')[0]}: skip this cell") from error
 
 
-def check_weights(model: str) -> None:
-    """Weights that are here hash to what they should; those that are not may be fetched."""
+def check_weights(model: str, label: str) -> None:
+    """Weights that are here hash to what they should; those that are not may be fetched. `label` stands for their cells."""
     entry = entries().get(model)
     if entry is None:
         return
@@ -65,21 +66,21 @@ def check_weights(model: str) -> None:
         return
     changed = where == "cached" and cache.seems_there(entry.id) and cache.converted(weights, entry.id) is None
     if changed or where == "not cached":
-        _must_fetch(entry)
+        _must_fetch(entry, label)
 
 
-def _must_fetch(entry: Entry) -> None:
+def _must_fetch(entry: Entry, label: str) -> None:
     forbidden = home.offline()
     if forbidden:
         raise UsageError(
             f"the weights of '{entry.id}' are not here and {forbidden} is set: fetch them with "
-            f"vitattack models pull {entry.id}, or leave it out with --skip '{entry.id}'"
+            f"vitattack models pull {entry.id}, or leave it out with --skip {shlex.quote(label)}"
         )
 
 
 def check_room(cells: Iterable[Cell], store: Path) -> None:
     """Room for what is to be fetched, and for a record of every sample."""
-    wanted = TWICE * sum(to_fetch(model) or 0 for model in {cell.model for cell in cells})
+    wanted = TWICE * sum(to_fetch(model) or 0 for model in {name for cell in cells for name in needed(cell)})
     _room(home.home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
     _room(store, 10_000_000, "the records", "give another --out")
 

@@ -146,7 +146,7 @@ def _priced(cell: Cell, images: Rows, rates: Rates | Rate, stored: bool, fetched
             survivors = cell.published.value / 100
             least = n * (figures.flops * (1 - survivors) + each * survivors)
     rate = rates if isinstance(rates, Rate) else rates.of(cell.model, cell.settings.threads)
-    names = {cell.model, *(source for source, _ in cost.sources)} if cost else {cell.model}
+    names = needed(cell)
     sizes = [] if stored else [to_fetch(name) for name in names - fetched]
     fetch = None if None in sizes else sum(size or 0 for size in sizes)
     if not stored:
@@ -172,6 +172,12 @@ def entry_of(cell: Cell) -> Entry | None:
 def _built(arch: Any, arch_kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """What decides the size of a model; a head of other classes hardly does."""
     return arch, {key: value for key, value in arch_kwargs.items() if key != "num_classes"}
+
+
+def needed(cell: Cell) -> set[str]:
+    """The models whose weights a cell needs: its own, and those that candidates are crafted on."""
+    cost = price(cell.attack, classes=MANY_CLASSES, threat=cell.threat)
+    return {cell.model, *(source for source, _ in cost.sources)} if cost else {cell.model}
 
 
 def to_fetch(model: str) -> int | None:

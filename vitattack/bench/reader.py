@@ -82,6 +82,8 @@ class _Reading:
         for attack, item in zip(attacks, self._list("attacks"), strict=True):
             self._defined(attack, item, threats, models, skip)
         reference = self._references(labels, source)
+        for one_number in reference:
+            self._shown(one_number, models, attacks, tuple(threats), skip)
         across, down = self._axes(models, attacks, tuple(threats), seeds)
         return Bench(
             str(self.path), title, source, data, tuple(threats), seeds, models, attacks, settings, overrides, skip,
@@ -235,6 +237,8 @@ class _Reading:
         patterns = {}
         for axis in ("models", "attacks", "threats"):
             patterns[axis] = tuple(part.text(axis) for part in said[axis].items(axis)) if axis in said else ()
+            if axis in said and not patterns[axis]:
+                said[axis].refuse(f"{axis} is an empty list: name at least one, or drop it, which means all of them")
             for pattern in patterns[axis]:
                 if not labels.any_fits(axis, pattern):
                     checked(said[axis], partial(unknown, axis[:-1], pattern, labels.known(axis)))
@@ -268,6 +272,29 @@ class _Reading:
         if not own:
             item.refuse("a published number needs its source: add source: here, or once for the whole file")
         return Reference(model, attack, threat, said["value"].number("value", 0, 100), n, own, item.line)
+
+    def _shown(
+        self,
+        number: Reference,
+        models: tuple[Model, ...],
+        attacks: tuple[Attack, ...],
+        threats: tuple[str, ...],
+        skip: tuple[Override, ...],
+    ) -> None:
+        """A number whose cell is skipped would stand nowhere."""
+        model = next(one for one in models if one.label == number.model)
+        places = [
+            (model, attack, threat)
+            for attack in attacks
+            for threat in threats
+            if number.attack == CLEAN or (attack.label, threat) == (number.attack, number.threat)
+        ]
+        if all(any(fits(pattern, *place) for pattern in skip) for place in places):
+            where = "/".join(filter(None, (number.model, number.attack, number.threat)))
+            raise UsageError(
+                f"{printable(str(self.path))}:{number.line}: skip leaves out the cell of this reference, {where}: "
+                "drop one of the two"
+            )
 
     def _axes(
         self, models: tuple[Model, ...], attacks: tuple[Attack, ...], threats: tuple[str, ...], seeds: tuple[int, ...]

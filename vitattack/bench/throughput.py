@@ -97,7 +97,7 @@ def calibrate(cells: Iterable[Cell], device: str) -> Iterator[tuple[str, float]]
     done: set[str] = set()
     for cell in cells:
         entry = entries().get(cell.model)
-        if cell.runnable and entry is not None and cell.model not in done:
+        if cell.runnable and cell.model not in done and entry is not None and facts.figures(entry) is not None:
             done.add(cell.model)
             rate = measure(entry, cell.settings.batch_size, device, cell.settings.threads)
             keep(device, cell.settings.threads, {cell.model: rate})
