@@ -100,8 +100,9 @@ def _list(form: str) -> None:
     from .output import show
 
     found = [read(name) for name in shipped()]
-    rows = [(bench.name, str(len(bench.models)), str(len(bench.attacks)), bench.data, bench.title) for bench in found]
-    table = Table("benchmarks", ("name", "models", "attacks", "data", "what"), rows, left=1, whole=True)
+    rows = [(bench.name, len(bench.models), len(bench.attacks), bench.data, bench.title) for bench in found]
+    texts = [tuple(map(str, row)) for row in rows]
+    table = Table("benchmarks", ("name", "models", "attacks", "data", "what"), texts, left=1, whole=True)
     keys = ("name", "models", "attacks", "data", "title")
     show(table, {"schema": 1, "benchmarks": [dict(zip(keys, row, strict=True)) for row in rows]}, form)
 

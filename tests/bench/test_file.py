@@ -186,6 +186,8 @@ BROKEN = [
     lines(51, "cifar10-demo\n", "cifar10-demo[:8]\nlimit: 2\n", 4, "narrowed twice"),
     lines(52, "batch_size: 32", "transform: crop224", 9, "is used as it is: drop the transform"),
     lines(53, "- pgd\n", "- {label: clean, published: true}\n", 12, "clean accuracy is measured in any case"),
+    lines(61, "seeds: [0]", "notes: [see, there]", 6, "notes is a text, not a list"),
+    lines(62, "seeds: [0]", 'notes: "\\e[31mred"', 6, "holds control characters"),
     lines(58, "{models: plain, attacks: GAMA}", "{models: [], attacks: GAMA}", 17, "models is an empty list"),
     lines(59, "{models: plain, attacks: GAMA}", "{models: tiny-vit, attacks: pgd}", 19, "tiny-vit/pgd/linf:8/255: drop one"),
     lines(60, "{models: plain, attacks: GAMA}", "{models: theirs}", 20, "skip leaves out the cell of this reference"),

@@ -51,6 +51,11 @@ def test_a_plan_imports_no_torch_and_runs_nothing(file: Path, tmp_path: Path) ->
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_list_counts_in_numbers(here: Here) -> None:
+    listed = {one["name"]: one for one in json.loads(here("bench", "--json").stdout)["benchmarks"]}
+    assert listed["demo"]["models"] > 1 and listed["demo"]["attacks"] > 1
+
+
 def test_run_then_stored_then_one_form_after_the_other(here: Here, file: Path, tmp_path: Path) -> None:
     words = ("bench", str(file), "--out", str(tmp_path / "runs"))
     first = here(*words, "--json", "--save", str(tmp_path / "saved"))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitattack.bench.data_text import Rows, rows
-from vitattack.bench.file import AXES, CLEAN, Attack, Bench, Model, Override, Reference, Settings
+from vitattack.bench.file import AXES, CLEAN, Attack, Bench, Model, Override, Settings
 from vitattack.bench.labels import Labels, fits
 from vitattack.bench.lines import Item, checked, load, unknown
 from vitattack.bench.outline import outline
+from vitattack.bench.references import references
 from vitattack.bench.settings import OPTIONS, SETTINGS, check_file, public, some, values
 from vitattack.errors import UsageError, WrongThreat
 from vitattack.home import printable
@@ -60,7 +62,7 @@ class _Reading:
         found = self.found
         title = found["title"].text("title")
         source = found["source"].text("source") if "source" in found else ""
-        notes = " ".join(found["notes"].value.split()) if _is_text(found.get("notes")) else ""
+        notes = _words(found["notes"]) if "notes" in found else ""
         settings = self._settings()
         data = found["data"].text("data")
         images = checked(found["data"], lambda: rows(data, settings.limit, settings.transform))
@@ -81,9 +83,7 @@ class _Reading:
             self._data_fits(data, settings, one)
         for attack, item in zip(attacks, self._list("attacks"), strict=True):
             self._defined(attack, item, threats, models, skip)
-        reference = self._references(labels, source)
-        for one_number in reference:
-            self._shown(one_number, models, attacks, tuple(threats), skip)
+        reference = references(self._list("reference"), labels, source, skip)
         across, down = self._axes(models, attacks, tuple(threats), seeds)
         return Bench(
             str(self.path), title, source, data, tuple(threats), seeds, models, attacks, settings, overrides, skip,
@@ -247,55 +247,6 @@ class _Reading:
             item.refuse("an override sets something: add set: {batch_size: 32}")
         return Override(**patterns, set=settings, line=item.line)
 
-    def _references(self, labels: Labels, source: str) -> tuple[Reference, ...]:
-        found: dict[tuple[str, str, str], Reference] = {}
-        for item in self._list("reference"):
-            one = self._reference(item, labels, source)
-            cell = (one.model, one.attack, one.threat)
-            if cell in found:
-                item.refuse(
-                    f"the reference of {'/'.join(filter(None, cell))} stands twice, first in line {found[cell].line}: keep one"
-                )
-            found[cell] = one
-        return tuple(found.values())
-
-    def _reference(self, item: Item, labels: Labels, source: str) -> Reference:
-        said = item.keys("a reference", ("model", "attack", "threat", "value", "n", "source"))
-        for key in ("model", "attack", "value"):
-            if key not in said:
-                item.refuse(f"a reference has no {key}: write {{model: ID, attack: pgd, value: 35.2, n: 10000}}")
-        model = labels.model(said["model"])
-        attack = labels.attack(said["attack"])
-        threat = labels.threat(said.get("threat"), item, attack)
-        n = said["n"].whole("n", 1) if "n" in said and said["n"].value is not None else None
-        own = said["source"].text("source") if "source" in said else source
-        if not own:
-            item.refuse("a published number needs its source: add source: here, or once for the whole file")
-        return Reference(model, attack, threat, said["value"].number("value", 0, 100), n, own, item.line)
-
-    def _shown(
-        self,
-        number: Reference,
-        models: tuple[Model, ...],
-        attacks: tuple[Attack, ...],
-        threats: tuple[str, ...],
-        skip: tuple[Override, ...],
-    ) -> None:
-        """A number whose cell is skipped would stand nowhere."""
-        model = next(one for one in models if one.label == number.model)
-        places = [
-            (model, attack, threat)
-            for attack in attacks
-            for threat in threats
-            if number.attack == CLEAN or (attack.label, threat) == (number.attack, number.threat)
-        ]
-        if all(any(fits(pattern, *place) for pattern in skip) for place in places):
-            where = "/".join(filter(None, (number.model, number.attack, number.threat)))
-            raise UsageError(
-                f"{printable(str(self.path))}:{number.line}: skip leaves out the cell of this reference, {where}: "
-                "drop one of the two"
-            )
-
     def _axes(
         self, models: tuple[Model, ...], attacks: tuple[Attack, ...], threats: tuple[str, ...], seeds: tuple[int, ...]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -325,8 +276,10 @@ def _once(items: list[Item], values: tuple[Any, ...], what: str) -> None:
             items[at].refuse(f"the {what} {value} stands twice: keep one")
 
 
-def _is_text(item: Item | None) -> bool:
-    return item is not None and isinstance(item.value, str)
+def _words(item: Item) -> str:
+    """A text that may go over several lines."""
+    joined = " ".join(item.value.split()) if isinstance(item.value, str) else item.value
+    return replace(item, value=joined).text("notes")
 
 
 def _is_map(item: Item) -> bool:
