@@ -16,6 +16,7 @@ from vitattack.bench.cells import cells
 from vitattack.bench.file import read, shipped
 from vitattack.bench.outline import outline
 from vitattack.bench.prices import AROUND, Passes, price
+from vitattack.errors import UsageError
 from vitattack.evaluation.cost import counting
 from vitattack.models.victim import Victim
 from vitattack.rng import SampleRng
@@ -185,3 +186,12 @@ def test_restarts_beyond_count_are_priced_at_once() -> None:
     assert one is not None and many is not None
     assert many.victim == AROUND.plus(Passes(21, 20).times(10**9))
     assert one.victim == AROUND.plus(Passes(21, 20))
+
+
+@pytest.mark.parametrize(
+    "text", ["restarts(-3, pgd)", "pgd(steps=-1)", "worst(fgsm, mm(k=-2))", "pgd(start=odi(steps=-1))"]
+)
+def test_nothing_has_a_negative_price(text: str) -> None:
+    for refuse in (outline, lambda text: spec.build(text, parse("linf:8/255"))):
+        with pytest.raises(UsageError):
+            refuse(text)

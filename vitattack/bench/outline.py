@@ -1,7 +1,7 @@
 """An attack text read without torch: which attacks it names, with every option bound or at its default.
 
 It knows names, options, kinds of values and threats, from what was recorded of the attacks (`facts`). Whether values
-suit each other (`steps=0`) is said by `spec`, which builds the attack.
+suit each other, and what is the least of each (`steps=0`), is said by `spec`, which builds the attack.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class _Outlines(Reader):
             fits = " or ".join(SAMPLES[name] for name in signature.threats)
             raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
         values, _ = self.bind(node, signature.parameters, signature.hints, signature.unlisted)
+        negative = next((option for option, value in values.items() if type(value) is int and value < 0), None)
+        if (
+            negative is not None and not signature.unlisted
+        ):  # every whole number is a count, and its price would be negative
+            raise UsageError(f"'{short(self.text)}': {node.name}({negative}=...) is negative: write 1 or more")
         return Outline(node.name, {**_defaults(signature), **values}), node.name
 
 
