@@ -267,7 +267,8 @@ class _Reading:
                     item.refuse(f"{axis} stands twice in rows and columns: keep one")
         down = asked["rows"] or tuple(axis for axis in ("model",) if axis not in asked["columns"])
         rest = tuple(axis for axis in ("attack", "threat", "model") if axis not in (*down, *asked["columns"]))
-        counts = dict(zip(AXES, (len(models), len(attacks), len(threats), len(seeds)), strict=True))
+        with_clean = len(attacks) + 1  # its numbers need a place of their own
+        counts = dict(zip(AXES, (len(models), with_clean, len(threats), len(seeds)), strict=True))
         more = tuple(axis for axis in AXES if axis not in (*down, *asked["columns"]) and counts[axis] > 1)
         across = (
             (*asked["columns"], *more) if asked["columns"] else (*rest, *(axis for axis in more if axis not in rest))
