@@ -121,6 +121,9 @@ def test_seeds_have_a_mean_and_their_ends(tmp_path):
     found = report.tables(made(tmp_path, FILE.replace("models:", "seeds: [0, 1, 3]\nmodels:")))
     assert "pgd seed 3" in found[0].columns and "seeds 0, 1, 3" in found[0].title
     assert found[1].rows[0] == ("tiny-vit", "pgd", "linf:8/255", "39.33", "38.00", "41.00", "3")
+    compared = next(table for table in found if "inside the sampling error" in table.title)
+    assert [row[3] for row in compared.rows if row[1] == "GAMA"] == ["seed 0", "seed 1", "seed 3"]
+    assert compared.columns[3] == "seed" and "(?)" in compared.notes[0]
 
 
 def test_failures_are_said(tmp_path):
