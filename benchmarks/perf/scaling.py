@@ -1,6 +1,7 @@
 """What a benchmark takes on 1, 8 and 64 devices: the prices of --plan, dealt out as the executors deal tasks.
 
-    python benchmarks/perf/scaling.py robustbench-imagenet aas-table3-cifar10 --throughput 1e13
+    python benchmarks/perf/scaling.py robustbench-imagenet --only '*/AA/*' --throughput 1e13
+    python benchmarks/perf/scaling.py aas-table3-cifar10 aas-table3-cifar100 --throughput 1e13
 
 Tasks go out in the order of the file, each to the device that is free first. A shard is a run of whole batches, so that a
 cell cannot be cut finer than its batches. Every task pays `--start` seconds for its model. Numbers are upper bounds, as
@@ -20,6 +21,8 @@ from pathlib import Path
 from vitattack.bench import file
 from vitattack.bench.plan import Priced, plan
 
+AUTO = 256  # the block of `auto`, which no shard cuts
+
 
 def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) -> list[float]:
     """Hours of every task, in the order in which they are dealt."""
@@ -28,7 +31,14 @@ def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) ->
         hours = row.least_hours if survivors and row.least_hours is not None else row.hours
         if hours is None or not row.n:
             raise SystemExit(f"{row.cell.name}: no price")
-        batches = math.ceil(row.n / row.cell.settings.batch_size)
+        batches = math.ceil(
+            row.n
+            / (
+                AUTO
+                if row.cell.attack.startswith("auto(") or row.cell.attack == "auto"
+                else row.cell.settings.batch_size
+            )
+        )
         cuts = [batches * k // min(shards, batches) for k in range(min(shards, batches) + 1)]
         found += [hours * (b - a) / batches + start / 3600 for a, b in itertools.pairwise(cuts)]
     return found
@@ -45,6 +55,7 @@ def makespan(hours: Sequence[float], devices: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+")
+    parser.add_argument("--only", action="append", default=[], help="cells by their names, as in vitattack bench")
     parser.add_argument("--throughput", type=float, default=1e13, help="FLOPs per second of one device")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 4, 16, 80])
@@ -54,7 +65,9 @@ def main() -> None:
     rows = [
         row
         for name in given.files
-        for row in plan(file.read(name), throughput=given.throughput, store=Path("no such folder")).to_run
+        for row in plan(
+            file.read(name), only=given.only, throughput=given.throughput, store=Path("no such folder")
+        ).to_run
     ]
     work = sum(tasks(rows, 1, 0.0, given.survivors))
     print(f"{len(rows)} cells, {sum(row.flops or 0 for row in rows):.3g} FLOPs at most, {work:.1f} device hours\n")

@@ -38,7 +38,7 @@ def broken(text: str, records: Sequence[SampleRecord]) -> dict[str, int]:
 def square_helps(text: str, records: Sequence[SampleRecord]) -> list[str]:
     """AutoAttack's flag: a black-box stage that finds what gradients did not."""
     found = broken(text, records)
-    gradients = [number for number, name in enumerate(found) if not _entry(name).black_box]
+    gradients = [number for number, name in enumerate(found) if not getattr(_entry(name), "black_box", False)]
     late = sum(
         count
         for number, (name, count) in enumerate(found.items())
@@ -52,6 +52,7 @@ def square_helps(text: str, records: Sequence[SampleRecord]) -> list[str]:
     return []
 
 
-def _entry(stage: str) -> Entry:
-    """What a stage is, by its text; the package writes apgd-ce for apgd_ce."""
-    return ATTACKS[stage.partition("(")[0].replace("-", "_")]
+def _entry(stage: str) -> Entry | None:
+    """What a stage is, by its text, if it is an attack with a name; the package writes apgd-ce for apgd_ce."""
+    name = stage.partition("(")[0].replace("-", "_")
+    return ATTACKS[name] if name in ATTACKS else None
