@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,11 +88,22 @@ def command(
         _plan(bench, only, skip, calibrate, throughput, Path(out), data_dir, device, given["fresh"], form, quiet)
         return
     executor = _executor(given)
+    if save is not None:
+        _check_folder(Path(save))  # not after hours
     matrix = _run(bench, executor, only, skip, Path(out), data_dir, device, given, quiet)
     _show(matrix, form, save)
     if matrix.interrupted:
         click.echo("vitattack: interrupted: finished batches are stored; run the same command to go on", err=True)
     click.get_current_context().exit(matrix.exit_code)
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise click.UsageError(f"cannot write to --save '{folder}' ({error.strerror}): name another folder") from error
 
 
 def _list(form: str) -> None:

@@ -95,6 +95,16 @@ def test_wildcards_name_the_models_of_the_zoo_that_fit_the_data(tmp_path: Path) 
     assert not any("imagenet" in m.text for m in everything.models)
 
 
+ONE_ATTACK = """\
+schema: 1
+title: One attack
+data: cifar10-demo
+threats: ["linf:4/255,8/255"]
+models: [tiny-vit, tiny-cnn-standard]
+attacks: [pgd]
+"""
+
+
 def test_several_budgets_and_axes(tmp_path: Path) -> None:
     text = WHOLE.replace("[linf:8/255]", "['linf:1/255,2/255', l2:0.5]").partition("reference:")[0]
     found = read(str(write(tmp_path, text)))
@@ -104,6 +114,10 @@ def test_several_budgets_and_axes(tmp_path: Path) -> None:
     assert (turned.rows, turned.columns) == (("attack",), ("model", "threat"))  # what nobody names goes across
     across = read(str(write(tmp_path, text + "columns: [model]\n")))
     assert (across.rows, across.columns) == (("attack",), ("model", "threat"))
+    # clean numbers stand beside those of the only attack, and not in their place
+    for axes, columns in (("[threat]\ncolumns: [model]", "model"), ("[model]\ncolumns: [threat]", "threat")):
+        alone = read(str(write(tmp_path, ONE_ATTACK + f"rows: {axes}\n")))
+        assert len(alone.attacks) == 1 and alone.columns == (columns, "attack")
     seeds = read(str(write(tmp_path, text.replace("seeds: [0]", "seeds: [0, 1]"))))
     assert seeds.columns == ("attack", "threat", "seed") and len(cells(seeds)) == 2 * len(cells(found))
 

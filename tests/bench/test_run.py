@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Generator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from vitattack.bench import index
 from vitattack.bench import tasks as tasks_module
 from vitattack.bench.cells import Cell
 from vitattack.bench.executors import Executor, Progress, Serial
@@ -92,6 +94,31 @@ def test_a_store_without_notes_is_asked_by_key(tmp_path: Path) -> None:
     first = run(tmp_path, Serial(), CELLS[:1])
     (tmp_path / "cells.jsonl").unlink()
     assert run(tmp_path, Serial(), CELLS[:1])[0] == replace(first[0], from_store=True)
+
+
+def test_notes_and_results_that_somebody_spoilt_are_not_believed(tmp_path: Path) -> None:
+    first = run(tmp_path, Serial(), CELLS[:1])
+    notes = tmp_path / "cells.jsonl"
+    whole = notes.read_bytes()
+    for folder in (5, None, ["x"], "../" + str(tmp_path)):
+        notes.write_bytes(whole + json.dumps({**json.loads(whole), "folder": folder}).encode() + b"\n")
+        assert run(tmp_path, Serial(), CELLS[:1])[0].robust == first[0].robust
+    notes.write_bytes(b"\xff\xfe\n[[1], {}]\n" + whole)
+    assert run(tmp_path, Serial(), CELLS[:1])[0].robust == first[0].robust
+    result = first[0].folder / "result.json"  # type: ignore[operator]
+    for wrong in (5, {"accuracy": 1.0}):
+        result.write_text(json.dumps({**json.loads(result.read_text()), "robust": wrong}))
+        assert index.result_in(result.parent) is None
+        assert [each.status for each in run(tmp_path, Serial(), CELLS[:1])] == ["failed"]
+
+
+def test_a_checkpoint_that_was_written_again_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(b"one")
+    cell = replace(CELLS[0], model=str(path))
+    before = index.fingerprint(cell, None, "cpu")
+    path.write_bytes(b"three")
+    assert before is not None and index.fingerprint(cell, None, "cpu") not in (None, before)
 
 
 def test_records_that_were_cut_off_are_made_again(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_a_failing_cell_fails_alone_and_the_same_command_retries_it(here: Here, 
         (("--shards", "0"), "--shards"),
         (("--device", "abacus"), "device 'abacus' is not understood"),
         (("--plan", "--save", "x"), "--save is for results"),
+        (("--save", "/dev/null/x"), "cannot write to --save '/dev/null/x'"),
     ],
 )
 def test_wrong_options_are_told_in_one_line(here: Here, file: Path, words: tuple[str, ...], said: str) -> None:

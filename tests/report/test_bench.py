@@ -108,10 +108,22 @@ def test_clean_stands_beside_every_budget_of_a_curve(tmp_path):
     assert all(row[1].startswith("66.0") for row in table.rows)
 
 
+@pytest.mark.parametrize("axes", ["rows: [threat]\ncolumns: [model]", "rows: [model]\ncolumns: [threat]"])
+def test_one_attack_does_not_give_its_place_to_the_clean_numbers(tmp_path, axes):
+    text = FILE.partition("reference:")[0].replace("[pgd, {attack: gama, label: GAMA}]", "[pgd]") + axes + "\n"
+    (table, *_) = report.tables(made(tmp_path, text.replace("[linf:8/255]", "[linf:8/255, linf:4/255]")))
+    cells = [cell for row in table.rows for cell in row[1:]]
+    assert sum(cell.startswith("38.0") for cell in cells) == sum(cell.startswith("2.0") for cell in cells) == 2
+    assert all(table.columns) and len(set(table.columns)) == len(table.columns)
+
+
 def test_seeds_have_a_mean_and_their_ends(tmp_path):
     found = report.tables(made(tmp_path, FILE.replace("models:", "seeds: [0, 1, 3]\nmodels:")))
     assert "pgd seed 3" in found[0].columns and "seeds 0, 1, 3" in found[0].title
     assert found[1].rows[0] == ("tiny-vit", "pgd", "linf:8/255", "39.33", "38.00", "41.00", "3")
+    compared = next(table for table in found if "inside the sampling error" in table.title)
+    assert [row[3] for row in compared.rows if row[1] == "GAMA"] == ["seed 0", "seed 1", "seed 3"]
+    assert compared.columns[3] == "seed" and "(?)" in compared.notes[0]
 
 
 def test_failures_are_said(tmp_path):

@@ -21,12 +21,15 @@ from vitattack._assets import EMBEDDED
 from vitattack.bench.cells import Cell
 from vitattack.errors import UsageError
 from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.stats import Accuracy
 from vitattack.evaluation.store import read_json
 from vitattack.models import cache
 from vitattack.models.catalogue import entries
 
 NOTES = "cells.jsonl"
 FILES = ("folder:", "npz:", "file:", "imagenet-classes:")  # texts whose files may change under them
+
+SHARE = {*Accuracy._fields} - {"n"}
 
 
 def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
@@ -49,7 +52,6 @@ def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-@remembered
 def _weights(model: str) -> str | None:
     """What the weights of a model are, as far as that is known without reading them."""
     entry = entries().get(model)
@@ -62,10 +64,16 @@ def _weights(model: str) -> str | None:
         return None
     sha256 = entry.weights.sha256
     if sha256 is None and entry.weights.file is not None:
-        sha256 = home.file_sha256(EMBEDDED / entry.weights.file)
+        sha256 = _embedded(entry.weights.file)
     if sha256 is None and (pinned := cache.pins().get(model)):
         sha256 = pinned.sha256
     return sha256 and f"{sha256} {asdict(entry)}"
+
+
+@remembered
+def _embedded(file: str) -> str:
+    """Only what comes with the package may be remembered: other files change while a session of Python lives."""
+    return home.file_sha256(EMBEDDED / file)
 
 
 class Index:
@@ -75,10 +83,10 @@ class Index:
         self._root = root
         self._notes: dict[str, str] = {}
         with suppress(OSError):
-            for line in (root / NOTES).read_text().splitlines():
-                with suppress(ValueError, KeyError, TypeError):  # the last line may be torn
+            for line in (root / NOTES).read_bytes().splitlines():
+                with suppress(ValueError, KeyError, TypeError, RecursionError):  # the last line may be torn
                     content = json.loads(line)
-                    self._notes[content["cell"]] = content["folder"]
+                    self._notes[content["cell"]] = str(content["folder"])
 
     def find(self, mark: str | None) -> Path | None:
         """The folder of a fingerprint's job, if its result is whole."""
@@ -103,6 +111,8 @@ def result_in(folder: Path) -> dict[str, Any] | None:
     """The result.json of a finished job, if its records are all there."""
     content = read_json(folder / "result.json")
     if not content or not {"n", "clean", "robust", "job", "provenance"} <= content.keys():
+        return None
+    if any(not isinstance(content[name], dict) or content[name].keys() != SHARE for name in ("clean", "robust")):
         return None
     with suppress(OSError):
         if (folder / "samples.jsonl").read_bytes().count(b"\n") == content["n"]:

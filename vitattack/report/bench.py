@@ -146,22 +146,25 @@ def _notes(matrix: Matrix, cells: Sequence[Shown]) -> list[str]:
 def _compared(matrix: Matrix, cells: Sequence[Shown]) -> list[Table]:
     """Every number that was both measured and published."""
     rows = []
+    several, exact = len(matrix.bench.seeds) > 1, False
     for one in cells:
         if one.gap is None or one.measured is None or one.published is None:
             continue
         measured = f"{100 * one.measured.accuracy:.1f}", f"{100 * one.measured.low:.1f} - {100 * one.measured.high:.1f}"
         published = f"{one.published.value:.2f}", "?" if one.published.n is None else str(one.published.n)
         error = f"{100 * one.gap.low:+.1f} to {100 * one.gap.high:+.1f}"
-        place = (one.model, one.attack, one.threat)
+        place = (one.model, one.attack, one.threat, *([AXIS["seed"](one)] if several else []))
+        exact = exact or one.published.n is None
         rows.append((*place, *measured, str(one.measured.n), *published, _signed(one), error, _verdict(one)))
     if not rows:
         return []
     inside = sum(row[-1] == "in" for row in rows)
     note = "difference: measured minus published, with its 95 % interval (Newcombe) from both samplings"
-    alone = "; without a published n (?) from ours alone" if any(row[7] == "?" for row in rows) else ""
-    columns = ("model", "attack", "threat", "measured", "95 %", "n", "published", "n", "difference", "95 %", "sampling")
+    alone = "; without a published n (?) from ours alone" if exact else ""
+    left = ("model", "attack", "threat", *(["seed"] if several else []))
+    columns = (*left, "measured", "95 %", "n", "published", "n", "difference", "95 %", "sampling")
     title = f"{matrix.bench.title} | {inside} of {len(rows)} differences inside the sampling error"
-    return [Table(title, columns, rows, [note + alone], left=3)]
+    return [Table(title, columns, rows, [note + alone], left=len(left))]
 
 
 def _over_seeds(matrix: Matrix, cells: Sequence[Shown]) -> list[Table]:
