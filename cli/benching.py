@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from vitattack.bench.executors import Progress
 from vitattack.bench.tasks import Outcome, Task
+
+from .bars import bar
 
 
 class Board(Progress):
@@ -19,16 +19,7 @@ class Board(Progress):
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
         self.console = Console(stderr=True)
-        self.bar = Bar(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.1f}/{task.total}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=quiet or not self.console.is_terminal,
-        )
+        self.bar = bar(self.console, quiet, "{task.completed:.1f}/{task.total}")
         self.share: dict[str, float] = {}
         self.ended_tasks = 0.0
         self.count = 0

@@ -16,6 +16,8 @@ from vitattack.evaluation.records import SampleRecord
 from vitattack.evaluation.result import Result
 from vitattack.evaluation.run import Watch
 
+from .bars import bar
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -25,16 +27,7 @@ class Screen(Reporter):
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
         self.console = Console(stderr=True)
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total} {task.fields[state]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=quiet or not self.console.is_terminal,
-        )
+        self.progress = bar(self.console, quiet)
 
     def __enter__(self) -> Screen:
         return self

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from vitattack.train.keeper import Reporter, Row
 from vitattack.train.recipe import Recipe
+
+from .bars import bar
 
 SECONDS_BETWEEN_LINES = 30.0
 SHOWN = {"loss": ".4f", "clean": ".1%", "robust": ".1%", "one_step": ".1%", "gap_p99": ".1f", "seconds": ".0f"}
@@ -21,16 +22,7 @@ class TrainingScreen(Reporter):
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
         self.console = Console(stderr=True)
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total} {task.fields[state]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=quiet or not self.console.is_terminal,
-        )
+        self.progress = bar(self.console, quiet)
         self.spoke = time.monotonic()
 
     def __enter__(self) -> TrainingScreen:

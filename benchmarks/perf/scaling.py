@@ -18,10 +18,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitattack.attacks.auto import BLOCK
 from vitattack.bench import file
 from vitattack.bench.plan import Priced, plan
-
-AUTO = 256  # the block of `auto`, which no shard cuts
 
 
 def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) -> list[float]:
@@ -31,14 +30,8 @@ def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) ->
         hours = row.least_hours if survivors and row.least_hours is not None else row.hours
         if hours is None or not row.n:
             raise SystemExit(f"{row.cell.name}: no price")
-        batches = math.ceil(
-            row.n
-            / (
-                AUTO
-                if row.cell.attack.startswith("auto(") or row.cell.attack == "auto"
-                else row.cell.settings.batch_size
-            )
-        )
+        auto = row.cell.attack.partition("(")[0] == "auto"  # no shard cuts its blocks
+        batches = math.ceil(row.n / (BLOCK if auto else row.cell.settings.batch_size))
         cuts = [batches * k // min(shards, batches) for k in range(min(shards, batches) + 1)]
         found += [hours * (b - a) / batches + start / 3600 for a, b in itertools.pairwise(cuts)]
     return found

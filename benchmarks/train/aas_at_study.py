@@ -1,7 +1,7 @@
 """AAS-AT against its base at equal budget: 16 small models and an untrained one, in one script that goes on where it stopped.
 
     python benchmarks/train/aas_at_study.py --data-dir DATA --out runs/aas-at-study
-    python benchmarks/train/aas_at_study.py --out /tmp/toy --toy
+    python benchmarks/train/aas_at_study.py --out runs/toy --toy
 
 Objectives pgd_at and trades; variants base, aas_at, random (scales drawn from the same prior without a search) and extra
 (more epochs than all searches of aas_at cost together); two seeds. Evaluated by worst(apgd_ce, apgd_t) on 500 test images

@@ -1,7 +1,7 @@
 """`auto`: AutoAttack's verdict from few passes, because they are spent where they can still change it.
 
 What breaks robust models is breadth: a short ascent towards each of the nine likeliest wrong classes finds what long
-ones find. What long runs, attention views and double precision add shows on models whose gradients mislead, so they are
+ones find. What long runs and attention views add shows on models whose gradients mislead, so they are
 tried on the samples nearest to the boundary first, and on all of them as long as they still break some.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Attack, Crafted, Leaf, blank_evidence
+from vitattack.attacks.base import Attack, Crafted, Leaf, blank_search
 from vitattack.attacks.catalogue import LP, register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.ensemble import apgd, apgd_ce, targets
@@ -32,7 +32,8 @@ from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked together: the unit of resume and of sharding
-NAMES: tuple[str, ...] = ("corner", "targets", "scale 0.5", "scale 0.3", "scale 0.1", "apgd margin", "apgd_ce")
+SCALES = (0.5, 0.3, 0.1)  # of the attention scores, in the views
+NAMES = ("corner", "targets", *(f"scale {c:g}" for c in SCALES), "apgd margin", "apgd_ce")
 WATCHED = 16  # images of a block whose attention is looked at
 
 
@@ -48,7 +49,7 @@ class Stage(NamedTuple):
 class Auto(Leaf):
     """Opening stages on every sample, then rounds on the nearest ones, and on all while a round still breaks some.
 
-    The views come in where the attention of the block's first images saturates. `rounds` ends what never ends.
+    The views come in where the attention of the block's first images saturates. `most` rounds end what never ends.
     """
 
     ball: LpBall
@@ -76,9 +77,9 @@ class Auto(Leaf):
             raise UsageError(
                 "auto attacks the plain model and makes its own views: name it alone, as in eval MODEL auto"
             )
-        state = _State(x, blank_evidence(x))
+        state = _State(x)
         if len(x) == 0:
-            return Crafted(x.clone(), state.evidence)
+            return Crafted(state.x_adv, state.evidence)
         layers, saturated = look(victim, x[:WATCHED])
         state.evidence["forwards"][:1] += 1
         state.evidence["forwards"][:WATCHED] += len(layers) > 0
@@ -98,26 +99,22 @@ class Auto(Leaf):
             return before - len(state.standing())
 
         through(self.opening, torch.arange(len(x), device=x.device), 0, 0)
-        whole = False
         for turn in range(1, self.most + 1):
-            standing = state.standing()
-            rows = standing if whole else state.nearest(standing, max(self.least, round(self.share * len(standing))))
-            broke = through(self.rounds, rows, len(self.opening), turn)
-            if not broke:
+            rows = state.standing()
+            if turn == 1:
+                rows = state.nearest(rows, max(self.least, round(self.share * len(rows))))
+            if not through(self.rounds, rows, len(self.opening), turn):
                 break
-            whole = True
         return Crafted(state.x_adv, state.evidence)
 
 
 class _State:
     """Candidates and evidence of a block while stages come and go."""
 
-    def __init__(self, x: Tensor, evidence: dict[str, Tensor]) -> None:
-        self.x_adv, self.evidence = x.clone(), evidence
+    def __init__(self, x: Tensor) -> None:
+        self.x_adv, self.evidence = x.clone(), blank_search(x)
         for name in ("stage", "round"):
-            evidence[name] = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
-        evidence["zero_grad"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        evidence["margin"] = torch.full((len(x),), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device)
+            self.evidence[name] = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
 
     def standing(self, rows: Tensor | None = None) -> Tensor:
         fooled = self.evidence["fooled"]
@@ -174,7 +171,7 @@ def auto(ball: LpBall, *, steps: int = 5, k: int = 9, long: int = 100) -> Auto:
     rule = HeavyBall(2.0, Cosine())
     short = pgd(ball, steps=8, loss=Margin(), start=Corner(), rule=rule)
     aimed = targets(pgd(ball, steps=steps, start=Corner(), rule=rule), k=k)
-    views = tuple(Stage(f"scale {c:g}", replace(short, steps=20), c) for c in (0.5, 0.3, 0.1))
+    views = tuple(Stage(f"scale {c:g}", replace(short, steps=20), c) for c in SCALES)
     found = Auto(
         ball,
         (Stage("corner", short), Stage("targets", aimed)),

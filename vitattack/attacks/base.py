@@ -109,6 +109,14 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
     }
 
 
+def blank_search(x: Tensor) -> dict[str, Tensor]:
+    """Evidence of an attack that follows gradients and looks at the logits as it goes, before it has begun."""
+    return blank_evidence(x) | {
+        "zero_grad": torch.zeros(len(x), dtype=torch.bool, device=x.device),
+        "margin": torch.full((len(x),), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device),
+    }
+
+
 def look_price(victim: nn.Module) -> int:
     """Forwards of one look at a sample, its verdict included: views ask several times, and the plain victim besides."""
     return int(getattr(victim, "answers", 1)) + int(getattr(victim, "verdict_forwards", 0))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import losses
-from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.base import Crafted, Leaf, blank_search, look_price
 from vitattack.attacks.starts import Start, Uniform
 from vitattack.attacks.steps import State, Steepest, StepRule
 from vitattack.errors import UsageError
@@ -55,9 +55,7 @@ class Gradient(Leaf):
 
     @torch.enable_grad()  # callers may sit in no_grad
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
-        evidence = blank_evidence(x)
-        evidence["zero_grad"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        evidence["margin"] = torch.full((len(x),), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device)
+        evidence = blank_search(x)
         result = x.clone()
         if len(x) == 0:
             return Crafted(result, evidence)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from vitattack.bench.file import CLEAN, Attack, Model, Override
-from vitattack.bench.lines import Item, checked, unknown
+from vitattack.lines import Item, checked, unknown
 from vitattack.registry import did_you_mean
 from vitattack.threat import parse_many
 

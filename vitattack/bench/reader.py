@@ -12,12 +12,12 @@ from typing import Any
 from vitattack.bench.data_text import Rows, rows
 from vitattack.bench.file import AXES, CLEAN, Attack, Bench, Model, Override, Settings
 from vitattack.bench.labels import Labels, fits
-from vitattack.bench.lines import Item, checked, load, unknown
 from vitattack.bench.outline import outline
 from vitattack.bench.references import references
 from vitattack.bench.settings import OPTIONS, SETTINGS, check_file, public, some, values
 from vitattack.errors import UsageError, WrongThreat
 from vitattack.home import printable
+from vitattack.lines import Item, checked, load, unknown
 from vitattack.models.catalogue import entries
 from vitattack.models.sources import SUFFIXES
 from vitattack.threat import Threat, parse_many

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from vitattack.bench.file import CLEAN, Override, Reference
 from vitattack.bench.labels import Labels, fits
-from vitattack.bench.lines import Item
+from vitattack.lines import Item
 
 
 def references(items: Iterable[Item], labels: Labels, source: str, skip: tuple[Override, ...]) -> tuple[Reference, ...]:

@@ -171,9 +171,10 @@ def _outcomes(
                 else:
                     yield number, _worst(ended[number])
     last = [replace(tasks[number], shard=(0, shards), fresh=False) for number in unmerged]
+    numbers = {id(part): number for part, number in zip(last, unmerged, strict=True)}
     with closing(_told(executor.run(last, progress), progress)) as running:
         for outcome in running:
-            yield unmerged[[id(task) for task in last].index(id(outcome.task))], outcome
+            yield numbers[id(outcome.task)], outcome
 
 
 def _told(outcomes: Generator[Outcome], progress: Progress) -> Generator[Outcome]:

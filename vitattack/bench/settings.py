@@ -8,10 +8,10 @@ from typing import Any
 
 from vitattack.bench.data_text import rows
 from vitattack.bench.file import Settings
-from vitattack.bench.lines import Item, checked
 from vitattack.data.transform import transform
 from vitattack.errors import UsageError
 from vitattack.home import is_file, printable
+from vitattack.lines import Item, checked
 from vitattack.models.catalogue import Entry, entries
 from vitattack.models.normalise import normaliser
 from vitattack.registry import did_you_mean

@@ -43,9 +43,14 @@ def write_atomically(path: Path, content: str) -> None:
         raise _cannot_write(path, error) from error
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def _cannot_write(path: Path, error: OSError) -> VitattackError:
     reason = error.strerror or type(error).__name__
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full(error):
         return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
     return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from vitattack.errors import UsageError, VitattackError
+from vitattack.evaluation.store import is_full
 
 FORMAT = 1
 
@@ -36,8 +36,9 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         reason = error.strerror or type(error).__name__
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        fix = "free some space and run the same command to go on" if full else "give another folder with --out"
+        fix = (
+            "free some space and run the same command to go on" if is_full(error) else "give another folder with --out"
+        )
         raise VitattackError(f"cannot write {path} ({reason}), what was stored before is still there: {fix}") from error
 
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from vitattack import lines
 from vitattack._assets import RECIPES
-from vitattack.bench import lines
 from vitattack.errors import UsageError
 from vitattack.home import printable
 from vitattack.registry import did_you_mean
