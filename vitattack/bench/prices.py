@@ -292,7 +292,7 @@ def _auto(attack: Outline, how: Asked) -> Passes:
         return total.plus(corner).plus(aimed).plus(longer.times(2))
 
     def room(stage: Passes) -> bool:
-        return sum((*total, *stage)) + 4 <= budget  # a clean forward, a claim confirmed, two looks of the judge
+        return bool(sum((*total, *stage)) + 4 <= budget)  # a clean forward, a claim confirmed, two looks of the judge
 
     for stage in (corner, aimed):
         total = total.plus(stage) if room(stage) else total
