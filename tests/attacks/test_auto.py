@@ -49,14 +49,14 @@ def levels(n: int) -> tuple[Victim, Tensor, Tensor]:
 
 def test_who_stands_is_who_autoattacks_gradients_leave() -> None:
     victim = tiny_vit()
-    x = toy_pictures(48, seed=5)
+    x = toy_pictures(24, seed=5)
     y = victim(x).detach().argmax(1)
-    ball, rng = LpBall("linf", 0.004), SampleRng(0, tuple(range(48)))
+    ball, rng = LpBall("linf", 0.004), SampleRng(0, tuple(range(24)))
     left = ~built("auto", ball)(victim, x, y, rng=rng).evidence["fooled"]
     theirs = spec.build("worst(apgd_ce, apgd_t)", ball)
     wanted = ~theirs.prepare(victim, lambda: (x, y), rng=rng)(victim, x, y, rng=rng).evidence["fooled"]
     assert not bool((left & ~wanted).any())
-    assert 5 <= int(left.sum()) <= 43  # neither all nor none, or nothing is compared
+    assert 4 <= int(left.sum()) <= 19  # neither all nor none, or nothing is compared
 
 
 def test_only_the_nearest_quarter_pays_for_a_round_that_breaks_nobody() -> None:
@@ -86,10 +86,10 @@ def test_rounds_take_in_everybody_once_one_of_them_broke_somebody() -> None:
             return Crafted(x_adv, evidence)
 
     asked: list[tuple[int, ...]] = []
-    attack = replace(built("auto"), rounds=(Stage("planted", Planted()),), chunk=1000)
+    attack = replace(built("auto"), rounds=(Stage("apgd_ce", Planted()),), chunk=1000)
     evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
     assert asked == [tuple(range(48, 64)), tuple(range(63))]
-    assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == 1
+    assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == NAMES.index("apgd_ce")
 
 
 @pytest.mark.parametrize(("queries", "saturated"), [(1.0, False), (1e5, True)])
@@ -225,6 +225,7 @@ def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pyt
         built("auto"),
         opening=(Stage("first", Watched("first")),),
         rounds=(Stage("round", Watched("round")),),
+        hard=(Stage("round", Watched("round")),),
         tail=Stage(TAIL, Watched(TAIL)),
         half=True,
     )

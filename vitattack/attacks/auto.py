@@ -35,9 +35,9 @@ from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked together: the unit of resume and of sharding
-SCALES = (0.3,)  # of the attention scores, in the views
+SCALE = 0.3  # of the attention scores, in the view
 TAIL = "fp32 tail"
-NAMES = ("targets", *(f"scale {c:g}" for c in SCALES), "apgd margin", "apgd_ce", TAIL)
+NAMES = ("targets", "view", "apgd margin", "apgd_ce", TAIL)
 MOST = 8  # rounds without a budget
 WATCHED = 16  # images of a block that are looked at beforehand
 LOOKS = 2  # forwards of the block's first image before any stage
@@ -65,7 +65,8 @@ class Stage(NamedTuple):
 class Auto(Leaf):
     """Opening stages on every sample, then rounds on the nearest ones, and on all while a round still breaks some.
 
-    The views come in where the attention of the block's first images saturates. `most` rounds end what never ends. With
+    Where the attention of the block's first images saturates, so that gradients mislead, the rounds are `hard` ones, and
+    it takes two without a success to end them. `most` rounds end what never ends. With
     a budget of `passes` per sample rounds go on over everybody until it is spent, with `until` until one breaks nobody.
     With `half` the search runs in bfloat16 where gradients agree, every success is confirmed by the plain victim, and
     `tail` looks at who stands in float32.
@@ -74,6 +75,7 @@ class Auto(Leaf):
     ball: LpBall
     opening: tuple[Stage, ...]
     rounds: tuple[Stage, ...]
+    hard: tuple[Stage, ...]
     tail: Stage
     share: float = 0.25
     least: int = 8
@@ -105,7 +107,7 @@ class Auto(Leaf):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(stage.name for stage in (*self.opening, *self.rounds, self.tail))
+        return tuple(stage.name for stage in (*self.opening, *self.hard, self.tail))
 
     @property
     def assurance(self) -> Assurance | None:
@@ -121,7 +123,7 @@ class Auto(Leaf):
         if len(x):
             block.look()
             self._search(block)
-            if block.half is not None and block.run((self.tail,), block.standing(), self.names.index(TAIL), 0):
+            if block.half is not None and block.run((self.tail,), block.standing(), 0):
                 block.half = None  # bfloat16 has missed something: once more without it
                 self._search(block, again=True)
         return Crafted(block.x_adv, block.evidence)
@@ -129,8 +131,9 @@ class Auto(Leaf):
     def _search(self, block: _Block, *, again: bool = False) -> None:
         """The opening and the rounds; a second search goes on with numbers of its own, hence other noise."""
         before = self.most + 1 if again else 0
-        block.run(self.opening, block.standing(), 0, before)
-        idle = 0  # rounds in turn that broke nobody; where attention saturates, hence gradients mislead, it takes two
+        block.run(self.opening, block.standing(), before)
+        stages, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
+        idle = 0  # rounds in turn that broke nobody
         everybody = self.passes is not None or self.until is not None
         # a budget ends by itself, and so does a search that goes on only while somebody falls
         for turn in count(before + 1) if everybody else range(before + 1, before + 1 + self.most):
@@ -138,8 +141,8 @@ class Auto(Leaf):
             if turn == before + 1 and not everybody:
                 rows = block.nearest(rows, max(self.least, round(self.share * len(rows))))
             spent = block.spent
-            idle = 0 if block.run(self.rounds, rows, len(self.opening), turn) else idle + 1
-            if block.spent == spent or (idle > block.saturated and (self.until or not self.passes)):
+            idle = 0 if block.run(stages, rows, turn) else idle + 1
+            if block.spent == spent or (idle == enough and (self.until or not self.passes)):
                 break
 
 
@@ -188,17 +191,15 @@ class _Block:
         order = self.evidence["margin"][rows].argsort(descending=True, stable=True)
         return rows[order[:count].sort().values]
 
-    def run(self, stages: tuple[Stage, ...], rows: Tensor, first: int, turn: int) -> int:
-        """Runs stages, numbered from `first`, on those of the rows that stand and can afford them; how many fell."""
+    def run(self, stages: tuple[Stage, ...], rows: Tensor, turn: int) -> int:
+        """Runs stages on those of the rows that stand and can afford them; how many fell."""
         before = len(self.standing())
-        for number, stage in enumerate(stages, first):
-            if stage.scale != 1 and not self.saturated:
-                continue
+        for stage in stages:
             left = self.standing(rows)
             if self.auto.passes is not None:
                 left = left[self._passes[left] + self._most(stage) + AROUND <= self.auto.passes]
             for at in range(0, len(left), self.auto.chunk):
-                self._run(stage, left[at : at + self.auto.chunk], number, turn)
+                self._run(stage, left[at : at + self.auto.chunk], turn)
         return before - len(self.standing())
 
     def _most(self, stage: Stage) -> int:
@@ -207,7 +208,7 @@ class _Block:
             return stage.price
         return 2 * stage.price + self.auto.tail.price
 
-    def _run(self, stage: Stage, rows: Tensor, number: int, turn: int) -> None:
+    def _run(self, stage: Stage, rows: Tensor, turn: int) -> None:
         view: nn.Module = self.victim
         if stage.scale != 1:
             assert self.layers is not None
@@ -215,13 +216,14 @@ class _Block:
             view = Rescaled(self.victim, factors, layers=self.layers)
         elif self.half is not None and stage.name != TAIL:
             view = self.half
-        unconfirmed = self._take(stage, view, rows, number, turn)
+        unconfirmed = self._take(stage, view, rows, turn)
         if view is self.half and len(unconfirmed):  # they have left the stage early, for nothing
-            self._take(stage, self.victim, unconfirmed, number, turn)
+            self._take(stage, self.victim, unconfirmed, turn)
 
-    def _take(self, stage: Stage, view: nn.Module, rows: Tensor, number: int, turn: int) -> Tensor:
+    def _take(self, stage: Stage, view: nn.Module, rows: Tensor, turn: int) -> Tensor:
         """Runs a stage through a view and notes what it made of the rows; those it claims without the plain victim."""
         stream = self.rng[rows].child(stage.name, turn)
+        number = self.auto.names.index(stage.name)
         x_adv, found = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
         claims, own = found["fooled"], self.evidence
         fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
@@ -264,22 +266,23 @@ def auto(
     """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then only what still pays.
 
     `steps` margin steps from a corner of the ball towards each of `k` classes; then rounds of APGD, `long` steps on the
-    margin and on cross-entropy, and, where attention saturates, views with scaled scores, on the quarter nearest to
-    the boundary, and on every sample as long as a round breaks one. `passes` is a budget per sample, all of which is spent;
-    until=converged goes on over all samples until a round breaks none.
+    margin and on cross-entropy, on the quarter nearest to the boundary, and on every sample as long as a round breaks
+    one. Where attention saturates they are twice as long, and a view with scaled scores joins them. `passes` is a
+    budget per sample, all of which is spent; until=converged goes on over all samples until a round breaks none.
     """
     rule = HeavyBall(2.0, Cosine())
     short = pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=rule)
-    views = tuple(Stage(f"scale {c:g}", replace(short, steps=20), c) for c in SCALES)
+
+    def runs(steps: int) -> tuple[Stage, ...]:
+        margin = Stage("apgd margin", apgd(ball, steps=steps, loss=Margin()))
+        return margin, Stage("apgd_ce", apgd_ce(ball, steps=steps))
+
     first = Stage("targets", targets(short, k=k))
     found = Auto(
         ball,
         (first,),
-        (
-            *views,
-            Stage("apgd margin", apgd(ball, steps=long, loss=Margin())),
-            Stage("apgd_ce", apgd_ce(ball, steps=long)),
-        ),
+        runs(long),
+        (Stage("view", replace(short, steps=20), SCALE), *runs(2 * long)),
         Stage(TAIL, replace(short, steps=4)),
         passes=passes,
         until=until,

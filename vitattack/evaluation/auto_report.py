@@ -177,10 +177,10 @@ def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
             f"the probe broke survivors, so all of them met AutoAttack: stronger attacks may break more; "
             f"{run('restarts(5, autoattack)')}"
         )
-    views = sum(stage.startswith("scale") for stage, _ in fooled)
+    views = sum(stage == "view" for stage, _ in fooled)
     if views:
         yield (
-            f"{views} samples fell only to views with scaled attention scores: the softmax saturates; "
+            f"{views} samples fell to the view with scaled attention scores: the softmax saturates; "
             f"next: vitattack diagnose-softmax {job.model}"
         )
     if "passes" in options:
