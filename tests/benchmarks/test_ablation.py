@@ -1,0 +1,85 @@
+"""benchmarks/auto_ablation.py: remembering changes no record, and planted faults are what they say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.benchmarks.conftest import ARCH, KWARGS, Files, Script
+from tests.conftest import tiny_vit, toy_pictures
+from vitattack import evaluate
+from vitattack.data import from_tensors
+from vitattack.models.rescaled import Rescaled
+from vitattack.models.victim import Victim
+from vitattack.threat import LpBall
+
+BALL = LpBall("linf", 0.004)
+
+
+def test_what_is_remembered_gives_the_records_of_an_evaluation(script: Script, tmp_path: Path) -> None:
+    ablation, victim = script("auto_ablation.py"), tiny_vit()
+    x = toy_pictures(24, seed=5)
+    with torch.no_grad():
+        data = from_tensors(x, victim(x).argmax(1))
+    made = {name: ablation.built(name, BALL) for name in ("auto(k=2, long=4)", "auto(k=2, long=6)")}
+    first, second = made.values()
+    made |= {"without targets": ablation.without(first, "targets"), "everybody": replace(second, share=1.0)}
+    found = ablation.run(victim, {"whole": first} | made, BALL, data, tmp_path)
+    for text in ("auto(k=2, long=4)", "auto(k=2, long=6)"):
+        plain = evaluate(victim, text, threat=BALL, data=data, threads=1).results[0].records
+        told = [(r.index, r.status, r.forwards, r.backwards) for r in found[text]]
+        assert told == [(r.index, r.status, r.forwards, r.backwards) for r in plain]
+    assert {r.status for r in found["whole"]} == {"robust", "fooled"}
+    shown = ablation.figures("everybody", found)
+    assert shown["per survivor"] > ablation.figures("auto(k=2, long=6)", found)["per survivor"]
+
+    class Never:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError("a variant that is stored was run again")
+
+    ablation.attacked = Never()
+    assert ablation.run(victim, {"whole": first} | made, BALL, data, tmp_path) == found
+
+
+def test_variants_differ_from_the_whole_and_from_each_other(script: Script) -> None:
+    made = script("auto_ablation.py").variants(BALL)
+    assert len({repr(attack) for attack in made.values()}) == len(made) >= 40
+    names = [stage.name for stage in made["without targets"].opening]
+    assert "targets" not in names and "corner" in names
+
+
+def test_faults_are_planted(script: Script) -> None:
+    planted, victim = script("planted.py").planted, tiny_vit()
+    x = toy_pictures(3).requires_grad_()
+    scale = torch.full((2,), 1e3)
+    with torch.no_grad():
+        assert torch.equal(planted(victim, "logits")(x), 1e3 * victim(x))
+        torch.testing.assert_close(planted(victim, "attention")(x), Rescaled(victim, scale)(x), rtol=1e-2, atol=1e-2)
+    assert (planted(victim, "attention")(x) - victim(x)).abs().max() > 0.1  # the victim itself is left alone
+    blocked = planted(victim, "quantiser")
+    assert isinstance(blocked, Victim) and torch.equal(blocked(x), victim((x * 16).round() / 16))
+    assert not torch.autograd.grad(blocked(x).sum(), x)[0].any()
+    with pytest.raises(SystemExit, match="logits, attention or quantiser"):
+        planted(victim, "nothing")
+
+
+def test_a_table_for_every_model(
+    script: Script, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--models", f"{files.model}=6", f"{files.model}+logits=4", "--out", str(tmp_path / "ablation")]
+    words += ["--data", files.data, "--threat", "linf:0.004", "--only", "long runs of 25", "without rounds"]
+    words += ["--arch", ARCH, "--arch-kwargs", json.dumps(KWARGS), "--normalize", "none"]
+    monkeypatch.setattr(sys, "argv", ["auto_ablation.py", *words])
+    script("auto_ablation.py").main()
+    tables = capsys.readouterr().out.split("right when clean")
+    assert len(tables) == 3
+    for table in tables[1:]:
+        rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("|")]
+        assert [row[1] for row in rows[2:]] == ["whole", "without rounds", "long runs of 25 steps"]
+        assert float(rows[3][3]) < float(rows[4][3]) < float(rows[2][3])
