@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,16 @@ import vitattack
 from vitattack import spec
 from vitattack.data import DataSet, load
 from vitattack.errors import UsageError
-from vitattack.evaluation.result import Result
 from vitattack.models import zoo
 from vitattack.models.victim import Victim
 from vitattack.threat import parse as parse_threat
 
 AIM, HALF = 24, "bf16-search"
+
+
+def mean(values: Iterable[int]) -> float:
+    found = list(values)
+    return sum(found) / max(1, len(found))
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,6 @@ class Comparison:
     wanted: int
     theirs: dict[int, Outcome]
     ours: dict[int, Outcome]
-    escalated: bool
-
-    def of(self, side: dict[int, Outcome], images: Sequence[int]) -> tuple[float, float]:
-        """Passes per image, and seconds of all."""
-        passes = sum(side[i].passes for i in images) / max(1, len(images))
-        return passes, sum(side[i].seconds for i in images)
 
     @property
     def exceptions(self) -> list[int]:
@@ -60,9 +58,11 @@ class Comparison:
 
     def json(self) -> dict[str, Any]:
         right = [i for i in self.ours if self.ours[i].attacked]
+        sides = {"autoattack": self.theirs, "auto": self.ours}
         both = [i for i in right if self.ours[i].stands and self.theirs[i].stands]
-        (ours, _), (theirs, _) = (self.of(side, both) for side in (self.ours, self.theirs))
-        (ours_all, seconds), (theirs_all, their_seconds) = (self.of(side, right) for side in (self.ours, self.theirs))
+        ours, theirs = (mean(side[i].passes for i in both) for side in (self.ours, self.theirs))
+        ours_all, theirs_all = (mean(side[i].passes for i in right) for side in (self.ours, self.theirs))
+        search = ours - mean(self.ours[i].assurance for i in both)
         return {
             "row": asdict(self.row),
             "n": len(self.ours),
@@ -73,11 +73,13 @@ class Comparison:
             "exceptions": [self._exception(i) for i in self.exceptions],
             "only autoattack leaves": [i for i in right if self.theirs[i].stands and not self.ours[i].stands],
             "passes per robust image": {"autoattack": round(theirs, 1), "auto": round(ours, 1)},
+            "without assurance": {"autoattack": round(theirs, 1), "auto": round(search, 1)},
             "passes per clean-correct image": {"autoattack": round(theirs_all, 1), "auto": round(ours_all, 1)},
             "R2": round(theirs / ours, 2) if both else None,
+            "R2 without assurance": round(theirs / search, 2) if both else None,
             "R2 of all clean-correct images": round(theirs_all / ours_all, 2) if right else None,
-            "seconds": {"autoattack": round(their_seconds, 1), "auto": round(seconds, 1)},
-            "escalated": self.escalated,
+            "seconds": {name: round(sum(o.seconds for o in side.values()), 1) for name, side in sides.items()},
+            "escalated": any("spent full" in o.record.evidence for o in self.ours.values()),
         }
 
     def _exception(self, image: int) -> dict[str, Any]:
@@ -97,10 +99,6 @@ def extra(precision: str) -> dict[str, Any]:
     return {"precision": precision} if precision != "fp32" else {}
 
 
-def escalated(result: Result) -> bool:
-    return bool((result.json().get("assurance") or {}).get("escalated"))
-
-
 def compare(row: Row, args: argparse.Namespace) -> Comparison:
     victim, data = zoo.load(row.model, torch.device("cpu"), row.options).victim, load(row.data)
     theirs = references(args.reference, spec.canonical(args.against), victim, str(parse_threat(row.threat)), data)
@@ -111,7 +109,7 @@ def compare(row: Row, args: argparse.Namespace) -> Comparison:
     result = vitattack.evaluate(row.model, args.attack, **settings).results[0]
     assert result.folder is not None
     ours = stored(result.folder, result.job.attack)
-    return Comparison(row, len(data), theirs, {i: ours[i] for i in theirs}, escalated(result))
+    return Comparison(row, len(data), theirs, {i: ours[i] for i in theirs})
 
 
 def robust(row: Row, victim: Victim, data: DataSet, found: dict[str, float], name: str, attack: str, more: Any) -> None:
@@ -153,6 +151,7 @@ COLUMNS = {
     "only AutoAttack leaves": "only autoattack leaves",
     "passes per robust image": "passes per robust image",
     "R2": "R2",
+    "R2 without assurance": "R2 without assurance",
     "R2 of all clean-correct": "R2 of all clean-correct images",
     "seconds": "seconds",
     "escalated": "escalated",
@@ -195,7 +194,10 @@ def report(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     print(
         "\nPairs are AutoAttack / auto; passes are forwards + backwards, clean forwards and verdicts included. R2 is per"
     )
-    print("image that both leave standing. Seconds are those of the stored runs: machines and their load may differ.")
+    print(
+        "image that both leave standing, the assurance of auto included where nothing else is said. Seconds are those of"
+    )
+    print("the stored runs: machines and their load may differ.")
     for shown in found:
         name = shown["row"]["name"] or shown["row"]["model"]
         if shown["without reference"]:

@@ -61,6 +61,11 @@ class Outcome:
         return self.record.forwards + self.record.backwards
 
     @property
+    def assurance(self) -> int:
+        """The part of the passes that `auto` spent on what follows its search."""
+        return sum(int(self.record.evidence.get(f"spent {name}", 0)) for name in ("probe", "full"))
+
+    @property
     def stands(self) -> bool:
         return self.record.status == "robust"
 
