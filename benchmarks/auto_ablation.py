@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from planted import planted
+from planted import named
 from torch import Tensor, nn
 
 from vitattack import spec
@@ -231,14 +231,7 @@ def main() -> None:
     tables = {}
     for text in args.models:
         model, _, count = text.rpartition("=")
-        base, _, fault = model.partition("+")
-        is_file = Path(base).is_file()
-        options = (
-            zoo.FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize) if is_file else zoo.FileOptions()
-        )
-        victim = zoo.load(base, torch.device("cpu"), options).victim
-        victim.name = Path(base).parent.name if is_file else base
-        victim = planted(victim, fault) if fault else victim
+        victim = named(model, zoo.FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
         tables[victim.name] = run(victim, made, threat, load(args.data, limit=int(count)), args.out / victim.name)
     for name, found in tables.items():
         right = sum(record.clean == record.label for record in found["whole"])

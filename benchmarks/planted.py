@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from vitattack.models import zoo
 from vitattack.models.projections import query_rows
 from vitattack.models.victim import Victim
 
@@ -35,6 +37,15 @@ class Levels(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.model((x * LEVELS).round() / LEVELS)
         return logits
+
+
+def named(text: str, options: zoo.FileOptions = zoo.FileOptions()) -> Victim:
+    """The victim of MODEL or MODEL+FAULT; the options are for checkpoint files."""
+    model, _, fault = text.partition("+")
+    is_file = Path(model).is_file()
+    victim = zoo.load(model, torch.device("cpu"), options if is_file else zoo.FileOptions()).victim
+    victim.name = Path(model).parent.name if is_file else model
+    return planted(victim, fault) if fault else victim
 
 
 def planted(victim: Victim, fault: str) -> Victim:

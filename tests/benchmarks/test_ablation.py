@@ -89,3 +89,17 @@ def test_a_table_for_every_model(
         rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("|")]
         assert [row[1] for row in rows[2:]] == ["whole", "without rounds", "long runs of 25 steps"]
         assert float(rows[3][3]) < float(rows[4][3]) < float(rows[2][3])
+
+
+def test_masking_lists_whom_only_the_reference_broke(
+    script: Script, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--models", "tiny-vit+quantiser", "--limit", "6", "--out", str(tmp_path), "--json", str(tmp_path / "j")]
+    words += ["--attack", "fgsm", "--against", "square(queries=100)", "--threat", "linf:24/255"]
+    monkeypatch.setattr(sys, "argv", ["auto_masking.py", *words])
+    script("auto_masking.py").main()
+    (told,) = json.loads((tmp_path / "j").read_text()).values()
+    shown = capsys.readouterr().out
+    left = told["auto leaves"] - told["autoattack leaves"]
+    assert len(told["exceptions"]) == left > 0 and f"auto leaves image {told['exceptions'][0]}" in shown
+    assert any("gradient" in doubt for doubt in told["doubts"]) and "SAYS NOTHING" not in shown
