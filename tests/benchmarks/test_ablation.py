@@ -30,13 +30,13 @@ def before(record: SampleRecord) -> tuple[int, str, int]:
 
 
 def test_what_is_remembered_gives_the_records_of_an_evaluation(script: Script, tmp_path: Path) -> None:
-    ablation, victim = script("auto_ablation.py"), tiny_vit()
+    ablation, made_of, victim = script("auto_ablation.py"), script("auto_variants.py"), tiny_vit()
     x = toy_pictures(24, seed=5)
     with torch.no_grad():
         data = from_tensors(x, victim(x).argmax(1))
-    made = {name: ablation.built(name, BALL) for name in ("auto(k=2, long=4)", "auto(k=2, long=6)")}
+    made = {name: made_of.built(name, BALL) for name in ("auto(k=2, long=4)", "auto(k=2, long=6)")}
     first, second = made.values()
-    made |= {"without targets": ablation.without(first, "targets"), "everybody": replace(second, share=1.0)}
+    made |= {"without targets": made_of.without(first, "targets"), "everybody": replace(second, share=1.0)}
     found = ablation.run(victim, {"whole": first} | made, BALL, data, tmp_path)
     for text in ("auto(k=2, long=4)", "auto(k=2, long=6)"):
         plain = evaluate(victim, text, threat=BALL, data=data, threads=1).results[0].records
@@ -54,7 +54,7 @@ def test_what_is_remembered_gives_the_records_of_an_evaluation(script: Script, t
 
 
 def test_variants_differ_from_the_whole_and_from_each_other(script: Script) -> None:
-    made = script("auto_ablation.py").variants(BALL)
+    made = script("auto_variants.py").variants(BALL)
     assert len({repr(attack) for attack in made.values()}) == len(made) >= 40
     names = [stage.name for stage in made["without targets"].opening]
     assert "targets" not in names and "corner" in names
@@ -75,20 +75,22 @@ def test_faults_are_planted(script: Script) -> None:
         planted(victim, "nothing")
 
 
-def test_a_table_for_every_model(
+def test_a_row_for_every_variant(
     script: Script, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--models", f"{files.model}=6", f"{files.model}+logits=4", "--out", str(tmp_path / "ablation")]
     words += ["--data", files.data, "--threat", "linf:0.004", "--only", "long runs of 25", "without rounds"]
-    words += ["--arch", ARCH, "--arch-kwargs", json.dumps(KWARGS), "--normalize", "none"]
+    words += ["--arch", ARCH, "--arch-kwargs", json.dumps(KWARGS), "--normalize", "none", "--json", str(tmp_path / "j")]
     monkeypatch.setattr(sys, "argv", ["auto_ablation.py", *words])
     script("auto_ablation.py").main()
-    tables = capsys.readouterr().out.split("right when clean")
-    assert len(tables) == 3
-    for table in tables[1:]:
-        rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("|")]
-        assert [row[1] for row in rows[2:]] == ["whole", "without rounds", "long runs of 25 steps"]
-        assert float(rows[3][3]) < float(rows[4][3]) < float(rows[2][3])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert [row[0] for row in rows[2:]] == ["whole", "without rounds", "long runs of 25 steps"]
+    assert rows[0][1:] == [tmp_path.name, f"{tmp_path.name}+logits"]
+    told = json.loads((tmp_path / "j").read_text())
+    prices = [[told[row[0]][model]["per survivor"] for row in rows[2:]] for model in rows[0][1:]]
+    assert all(cheapest < cut < whole for whole, cheapest, cut in prices)
+    assert rows[2][1].startswith(f"{told['whole'][tmp_path.name]['survivors']} / {prices[0][0]:.0f} / ")
 
 
 def test_masking_lists_whom_only_the_reference_broke(
