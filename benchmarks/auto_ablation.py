@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -85,6 +86,11 @@ def remembering(attack: Auto, kept: Kept) -> Auto:
     return replace(attack, opening=opening, rounds=rounds)
 
 
+def told(attack: Auto) -> str:
+    """All there is to say of it, without the addresses of functions, which change from process to process."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(attack))
+
+
 def run(
     victim: Victim, made: Mapping[str, Auto], threat: Threat, data: DataSet, out: Path, seed: int = 0
 ) -> dict[str, list[SampleRecord]]:
@@ -93,7 +99,7 @@ def run(
     about, found = f"{digest(victim)} {data.digest()} {threat}" + f" {seed}" * (seed > 0), {}
     kept: Kept = {}
     for name, attack in made.items():
-        path = out / f"{hashlib.sha256(f'{about} {attack!r}'.encode()).hexdigest()[:16]}.jsonl"
+        path = out / f"{hashlib.sha256(f'{about} {told(attack)}'.encode()).hexdigest()[:16]}.jsonl"
         if not path.exists():
             records = attacked(victim, remembering(attack, kept), threat, data, seed)
             partial = path.with_suffix(".partial")
@@ -166,10 +172,10 @@ def main() -> None:
     for name, cells in shown.items():
         print(f"| {name} | {' | '.join(map(cell, cells.values()))} |")
     for name, cells in shown.items():
-        for model, told in cells.items():
+        for model, differs in cells.items():
             for what in ("more", "fewer"):
-                if told[what]:
-                    print(f"{name}, {model}: {what} survivors: {', '.join(map(str, told[what]))}")
+                if differs[what]:
+                    print(f"{name}, {model}: {what} survivors: {', '.join(map(str, differs[what]))}")
     if args.json:
         args.json.write_text(json.dumps(shown, indent=2) + "\n")
 

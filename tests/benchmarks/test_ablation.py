@@ -55,9 +55,9 @@ def test_what_is_remembered_gives_the_records_of_an_evaluation(script: Script, t
 
 def test_variants_differ_from_the_whole_and_from_each_other(script: Script) -> None:
     made = script("auto_variants.py").variants(BALL)
-    assert len({repr(attack) for attack in made.values()}) == len(made) >= 40
-    names = [stage.name for stage in made["without targets"].opening]
-    assert "targets" not in names and "corner" in names
+    assert len({repr(attack) for attack in made.values()}) == len(made) >= 36
+    before, after = ({stage.name for stage in made[name].opening} for name in ("whole", "without targets"))
+    assert before - after == {"targets"}
 
 
 def test_faults_are_planted(script: Script) -> None:
