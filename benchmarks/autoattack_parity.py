@@ -17,9 +17,8 @@ from collections.abc import Sequence
 import vitattack
 from vitattack.evaluation.api import Reporter
 from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.records import SampleRecord, Watch
 from vitattack.evaluation.result import Result
-from vitattack.evaluation.run import Watch
 from vitattack.evaluation.stages import broken
 
 

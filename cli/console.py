@@ -12,9 +12,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 
 from vitattack.evaluation.api import Reporter
 from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.records import SampleRecord, Watch
 from vitattack.evaluation.result import Result
-from vitattack.evaluation.run import Watch
 
 from .bars import bar
 
@@ -36,8 +35,14 @@ class Screen(Reporter):
         self.progress.stop()
 
     def job(self, job: Job, number: int, count: int) -> Watch:
+        return self._bar(job.attack)
+
+    def again(self, job: Job, name: str) -> Watch:
+        return self._bar(f"{job.attack}: {name} on survivors")
+
+    def _bar(self, title: str) -> Watch:
         self.progress.start()  # not before: until then a download may have the terminal
-        task = self.progress.add_task(job.attack, total=None, state="")
+        task = self.progress.add_task(title, total=None, state="")
         seen: list[SampleRecord] = []
         before: int | None = None
         began = spoke = time.monotonic()
@@ -47,15 +52,13 @@ class Screen(Reporter):
             if before is None:
                 before = len(records)
                 if before and not self.quiet:
-                    self.console.print(
-                        f"{job.attack}: going on after {before} of {total} stored images", highlight=False
-                    )
+                    self.console.print(f"{title}: going on after {before} of {total} stored images", highlight=False)
             seen.extend(records)
             state = _state(seen, (len(seen) - before) / max(1e-9, time.monotonic() - began))
             self.progress.update(task, completed=len(seen), total=total, state=state)
             if not self.quiet and not self.console.is_terminal and time.monotonic() - spoke > SECONDS_BETWEEN_LINES:
                 spoke = time.monotonic()
-                self.console.print(f"{job.attack}: {len(seen)}/{total} {state}", highlight=False, soft_wrap=True)
+                self.console.print(f"{title}: {len(seen)}/{total} {state}", highlight=False, soft_wrap=True)
 
         return watch
 

@@ -10,14 +10,44 @@ import click
 from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
 
 
+def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    word, _, number = value.partition("=")
+    if word.strip() != "passes" or not number.strip().isdecimal():
+        raise click.BadParameter(f"'{value}' is no budget: write passes=1000, forwards and backwards of one sample")
+    return int(number)
+
+
+def with_effort(attacks: tuple[str, ...], budget: int | None, until: str | None) -> tuple[str, ...]:
+    """The attacks, `auto` among them with the effort that was asked for."""
+    from vitattack import spec
+    from vitattack.syntax import Call, Node
+
+    asked: dict[str, Node] = {}
+    if budget is not None:
+        asked["passes"] = budget
+    if until is not None:
+        asked["until"] = Call(until)
+    if not asked:
+        return attacks
+    found = tuple(spec.with_options(text, "auto", asked) for text in attacks)
+    if all(text == spec.canonical(before) for text, before in zip(found, attacks, strict=True)):
+        raise click.UsageError("--budget and --until are for auto: name auto, or give another attack its own steps")
+    return found
+
+
 @click.command(
     "eval",
     epilog="""\b
 Examples:
-  vitattack eval                                            tiny-vit, worst(pgd, gama), 1,000 images
+  vitattack eval                                            tiny-vit, auto, 1,000 images
   vitattack eval tiny-vit pgd "gama(steps=50)" --limit 200  two attacks and their worst case
   vitattack eval tiny-vit "pgd(loss=margin, steps=100)" --threat l2:0.5
   vitattack eval tiny-vit apgd --threat linf:1/255,2/255,4/255,8/255    a curve over budgets
+  vitattack eval tiny-vit --precision bf16-search           auto, searching in bfloat16 where gradients agree
+  vitattack eval tiny-vit --budget passes=1000              auto, spending 1,000 passes on every survivor
+  vitattack eval tiny-vit autoattack --limit 100            AutoAttack's own protocol
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
@@ -32,13 +62,24 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 @option("--threat", default="linf:8/255", help="linf:8/255, l2:0.5, spatial:16px,30deg; several: linf:2/255,4/255.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
+@option("--budget", callback=_budget, help="passes=N: auto spends N forwards + backwards on each survivor.")
+@option("--until", type=click.Choice(["converged"]), help="auto goes on until a round over all survivors breaks none.")
+@option("--precision", default="fp32", help="fp32, or bf16-search: auto searches in bfloat16, fp32 decides.")
 @option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of what was made.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
 @together(data_options, file_options, run_options, output_options)
 def command(
-    model: str, attacks: tuple[str, ...], controls: bool, as_json: bool, form: str, quiet: bool, **given: Any
+    model: str,
+    attacks: tuple[str, ...],
+    controls: bool,
+    budget: int | None,
+    until: str | None,
+    as_json: bool,
+    form: str,
+    quiet: bool,
+    **given: Any,
 ) -> None:
-    """Attack MODEL with each ATTACK and print clean and robust accuracy with 95 % intervals.
+    """Attack MODEL with each ATTACK, by default `auto`, and print clean and robust accuracy with 95 % intervals.
 
     MODEL is a zoo id, timm:ARCH.TAG, hf-hub:OWNER/NAME or a checkpoint file with --arch. ATTACK is a name or a call
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
@@ -54,6 +95,7 @@ def command(
     from .signals import catch_sigterm
 
     options = model_options(given)
+    attacks = with_effort(attacks or (api.DEFAULT_ATTACK,), budget, until)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
         if given["perceptual"]:
@@ -68,7 +110,7 @@ def command(
     catch_sigterm()
     with Screen(quiet) as screen:
         settings = {"data": data, "options": options, "reporter": screen, **given}
-        evaluation = api.evaluate(model, attacks or api.DEFAULT_ATTACK, **settings)
+        evaluation = api.evaluate(model, attacks, **settings)
         if controls and evaluation.finished:
             settings = {**settings, "fresh": False, "scales": None}
             evaluation = api.evaluate(model, control_texts(evaluation), **settings)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -105,6 +106,18 @@ def with_scales(text: str, scales: Node) -> str:
         return Call(node.name, args, node.options)
 
     return canonical(replaced(parse(canonical(text))))
+
+
+def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
+    """The attack with these options wherever it names `name`; as it was where it does not."""
+
+    def given(node: Node) -> Node:
+        if not isinstance(node, Call):
+            return node
+        found = Call(node.name, tuple(map(given, node.args)), node.options)
+        return replace(found, options=tuple({**dict(node.options), **options}.items())) if node.name == name else found
+
+    return canonical(given(parse(canonical(text))))
 
 
 @cache

@@ -17,9 +17,8 @@ from vitattack.errors import UsageError
 from vitattack.evaluation.api import Reporter, evaluate
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.matrix import Cell, Matrix
-from vitattack.evaluation.records import SampleRecord, Status
+from vitattack.evaluation.records import SampleRecord, Status, Watch
 from vitattack.evaluation.result import Result
-from vitattack.evaluation.run import Watch
 from vitattack.evaluation.transfer import transfer, with_attack
 from vitattack.models import zoo
 from vitattack.models.victim import Victim

@@ -8,33 +8,41 @@ tried on the samples nearest to the boundary first, and on all of them as long a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from itertools import count
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from vitattack.attacks import auto_looks
+from vitattack.attacks.assurance import Assurance, assurance
 from vitattack.attacks.base import Attack, Crafted, Leaf, blank_search
 from vitattack.attacks.catalogue import LP, register
-from vitattack.attacks.compose import Stages
+from vitattack.attacks.compose import confirmed
 from vitattack.attacks.ensemble import apgd, apgd_ce, targets
+from vitattack.attacks.gradient import Gradient
 from vitattack.attacks.named import pgd
 from vitattack.attacks.starts import Corner
 from vitattack.attacks.steps import Cosine, HeavyBall
-from vitattack.diagnostics.rows import SATURATED_GAP, SATURATED_ROWS
+from vitattack.attacks.targets import Targets
 from vitattack.errors import UsageError
 from vitattack.losses import AnyLoss, Margin
-from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionMap
-from vitattack.models.probing import attention_layers
 from vitattack.models.rescaled import Rescaled
-from vitattack.models.victim import Victim, frozen
+from vitattack.models.victim import Victim
+from vitattack.models.views import Half
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked together: the unit of resume and of sharding
-SCALES = (0.5, 0.3, 0.1)  # of the attention scores, in the views
-NAMES = ("corner", "targets", *(f"scale {c:g}" for c in SCALES), "apgd margin", "apgd_ce")
-WATCHED = 16  # images of a block whose attention is looked at
+SCALES = (0.3,)  # of the attention scores, in the views
+TAIL = "fp32 tail"
+NAMES = ("targets", *(f"scale {c:g}" for c in SCALES), "apgd margin", "apgd_ce", TAIL)
+MOST = 8  # rounds without a budget
+WATCHED = 16  # images of a block that are looked at beforehand
+LOOKS = 2  # forwards of the block's first image before any stage
+# Passes around a stage: the clean forward, the confirmation of a claim, and the judge's two looks.
+AROUND = 4
 
 
 class Stage(NamedTuple):
@@ -44,77 +52,132 @@ class Stage(NamedTuple):
     attack: Attack
     scale: float = 1.0
 
+    @property
+    def price(self) -> int:
+        """The passes of a sample it does not break."""
+        inner, runs = (self.attack.inner, self.attack.k) if isinstance(self.attack, Targets) else (self.attack, 1)
+        assert isinstance(inner, Gradient)
+        looks = 1 if self.scale == 1 else 2
+        return runs * ((inner.steps + 1) * looks + inner.steps) + isinstance(self.attack, Targets)
+
 
 @dataclass(frozen=True)
 class Auto(Leaf):
     """Opening stages on every sample, then rounds on the nearest ones, and on all while a round still breaks some.
 
-    The views come in where the attention of the block's first images saturates. `most` rounds end what never ends.
+    The views come in where the attention of the block's first images saturates. `most` rounds end what never ends. With
+    a budget of `passes` per sample rounds go on over everybody until it is spent, with `until` until one breaks nobody.
+    With `half` the search runs in bfloat16 where gradients agree, every success is confirmed by the plain victim, and
+    `tail` looks at who stands in float32.
     """
 
     ball: LpBall
     opening: tuple[Stage, ...]
     rounds: tuple[Stage, ...]
+    tail: Stage
     share: float = 0.25
     least: int = 8
-    most: int = 8
+    most: int = MOST
     chunk: int = 64
+    passes: int | None = None
+    until: Literal["converged"] | None = None
+    half: bool = False
     block = BLOCK
 
     def in_chunks(self, size: int) -> Auto:
         """The same attack, asking the model about `size` samples at a time."""
         return replace(self, chunk=size)
 
+    def in_half(self) -> Auto:
+        """The same attack, searching in bfloat16 where that finds the same."""
+        self.check_budget(2 * self.opening[0].price + self.tail.price + LOOKS + auto_looks.PASSES)
+        return replace(self, half=True)
+
+    def check_budget(self, least: int) -> None:
+        """Refuses a budget that a stage, with all that goes around it, does not fit into."""
+        if self.passes is not None and self.passes < least + AROUND:
+            raise UsageError(
+                f"a budget of {self.passes} passes pays for no stage of auto: give at least {least + AROUND}"
+            )
+
     def with_loss(self, loss: AnyLoss) -> Auto:
         raise UsageError("auto chooses its losses itself: give the loss to pgd or apgd")
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(stage.name for stage in (*self.opening, *self.rounds))
+        return tuple(stage.name for stage in (*self.opening, *self.rounds, self.tail))
+
+    @property
+    def assurance(self) -> Assurance | None:
+        """What a finished run's survivors still meet; a budget per sample leaves no room for it."""
+        return None if self.passes else assurance(self.ball, len(self.names))
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
             raise UsageError(
                 "auto attacks the plain model and makes its own views: name it alone, as in eval MODEL auto"
             )
-        state = _State(x)
-        if len(x) == 0:
-            return Crafted(state.x_adv, state.evidence)
-        layers, saturated = look(victim, x[:WATCHED])
-        state.evidence["forwards"][:1] += 1
-        state.evidence["forwards"][:WATCHED] += len(layers) > 0
+        block = _Block(self, victim, x, y, rng)
+        if len(x):
+            block.look()
+            self._search(block)
+            if block.half is not None and block.run((self.tail,), block.standing(), self.names.index(TAIL), 0):
+                block.half = None  # bfloat16 has missed something: once more without it
+                self._search(block, again=True)
+        return Crafted(block.x_adv, block.evidence)
 
-        def through(stages: tuple[Stage, ...], rows: Tensor, first: int, turn: int) -> int:
-            """Runs stages on those of the rows that still stand; how many fell."""
-            before = len(state.standing())
-            for number, stage in enumerate(stages, first):
-                if stage.scale != 1 and not saturated:
-                    continue
-                view = victim if stage.scale == 1 else _scaled(victim, layers, stage.scale)
-                left = state.standing(rows)
-                for at in range(0, len(left), self.chunk):
-                    part = left[at : at + self.chunk]
-                    stream = rng[part].child(stage.name, turn)
-                    state.take(part, Stages((stage.attack,))(view, x[part], y[part], rng=stream), number, turn)
-            return before - len(state.standing())
-
-        through(self.opening, torch.arange(len(x), device=x.device), 0, 0)
-        for turn in range(1, self.most + 1):
-            rows = state.standing()
-            if turn == 1:
-                rows = state.nearest(rows, max(self.least, round(self.share * len(rows))))
-            if not through(self.rounds, rows, len(self.opening), turn):
+    def _search(self, block: _Block, *, again: bool = False) -> None:
+        """The opening and the rounds; a second search goes on with numbers of its own, hence other noise."""
+        before = self.most + 1 if again else 0
+        block.run(self.opening, block.standing(), 0, before)
+        idle = 0  # rounds in turn that broke nobody; where attention saturates, hence gradients mislead, it takes two
+        everybody = self.passes is not None or self.until is not None
+        # a budget ends by itself, and so does a search that goes on only while somebody falls
+        for turn in count(before + 1) if everybody else range(before + 1, before + 1 + self.most):
+            rows = block.standing()
+            if turn == before + 1 and not everybody:
+                rows = block.nearest(rows, max(self.least, round(self.share * len(rows))))
+            spent = block.spent
+            idle = 0 if block.run(self.rounds, rows, len(self.opening), turn) else idle + 1
+            if block.spent == spent or (idle > block.saturated and (self.until or not self.passes)):
                 break
-        return Crafted(state.x_adv, state.evidence)
 
 
-class _State:
-    """Candidates and evidence of a block while stages come and go."""
+class _Block:
+    """Candidates and evidence of samples that are ranked together, while stages come and go."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, auto: Auto, victim: Victim, x: Tensor, y: Tensor, rng: SampleRng) -> None:
+        self.auto, self.victim, self.x, self.y, self.rng = auto, victim, x, y, rng
         self.x_adv, self.evidence = x.clone(), blank_search(x)
+        self.half: Half | None = None
+        self.layers: AttentionMap | None = None
+        self.saturated = False
         for name in ("stage", "round"):
             self.evidence[name] = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
+        self.evidence["ce_flat"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+
+    def look(self) -> None:
+        """What the first images say of the model, before any is attacked."""
+        x, y, first = self.x[:WATCHED], self.y[:WATCHED], slice(0, WATCHED)
+        self.layers, self.saturated = auto_looks.attention(self.victim, x)
+        self.evidence["forwards"][:1] += 1
+        self.evidence["forwards"][first] += len(self.layers) > 0
+        if self.auto.half:
+            half = Half(self.victim)
+            rng = self.rng[torch.arange(len(x))].child("agreement")
+            agreed = auto_looks.agreement(self.victim, half, self.auto.ball, x, y, rng)
+            self.evidence["agreement"] = torch.full_like(self.evidence["margin"], agreed)
+            for passes in ("forwards", "backwards"):
+                self.evidence[passes][first] += auto_looks.PASSES // 2
+            self.half = half if agreed >= auto_looks.AGREEMENT else None
+
+    @property
+    def spent(self) -> int:
+        return int(self._passes.sum())
+
+    @property
+    def _passes(self) -> Tensor:
+        return self.evidence["forwards"] + self.evidence["backwards"]
 
     def standing(self, rows: Tensor | None = None) -> Tensor:
         fooled = self.evidence["fooled"]
@@ -125,61 +188,102 @@ class _State:
         order = self.evidence["margin"][rows].argsort(descending=True, stable=True)
         return rows[order[:count].sort().values]
 
-    def take(self, rows: Tensor, crafted: Crafted, stage: int, turn: int) -> None:
-        """What a stage made of the rows."""
-        found, own = crafted.evidence, self.evidence
-        self.x_adv[rows] = crafted.x_adv
-        for passes in ("forwards", "backwards"):
-            own[passes][rows] += found[passes]
-        own["zero_grad"][rows] |= found["zero_grad"]
+    def run(self, stages: tuple[Stage, ...], rows: Tensor, first: int, turn: int) -> int:
+        """Runs stages, numbered from `first`, on those of the rows that stand and can afford them; how many fell."""
+        before = len(self.standing())
+        for number, stage in enumerate(stages, first):
+            if stage.scale != 1 and not self.saturated:
+                continue
+            left = self.standing(rows)
+            if self.auto.passes is not None:
+                left = left[self._passes[left] + self._most(stage) + AROUND <= self.auto.passes]
+            for at in range(0, len(left), self.auto.chunk):
+                self._run(stage, left[at : at + self.auto.chunk], number, turn)
+        return before - len(self.standing())
+
+    def _most(self, stage: Stage) -> int:
+        """What a stage may cost a sample: in bfloat16 a claim may fail, and the tail has to be paid for as well."""
+        if self.half is None or stage.name == TAIL:
+            return stage.price
+        return 2 * stage.price + self.auto.tail.price
+
+    def _run(self, stage: Stage, rows: Tensor, number: int, turn: int) -> None:
+        view: nn.Module = self.victim
+        if stage.scale != 1:
+            assert self.layers is not None
+            factors = torch.full((len(self.layers),), stage.scale, device=self.x.device)
+            view = Rescaled(self.victim, factors, layers=self.layers)
+        elif self.half is not None and stage.name != TAIL:
+            view = self.half
+        unconfirmed = self._take(stage, view, rows, number, turn)
+        if view is self.half and len(unconfirmed):  # they have left the stage early, for nothing
+            self._take(stage, self.victim, unconfirmed, number, turn)
+
+    def _take(self, stage: Stage, view: nn.Module, rows: Tensor, number: int, turn: int) -> Tensor:
+        """Runs a stage through a view and notes what it made of the rows; those it claims without the plain victim."""
+        stream = self.rng[rows].child(stage.name, turn)
+        x_adv, found = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
+        claims, own = found["fooled"], self.evidence
+        fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
+        self.x_adv[rows] = x_adv
+        cost = {"forwards": found["forwards"] + claims.long(), "backwards": found["backwards"]}
+        for passes, more in cost.items():
+            own[passes][rows] += more
+        name = f"spent {stage.name}"
+        own.setdefault(name, torch.zeros_like(own["forwards"]))
+        own[name][rows] += cost["forwards"] + cost["backwards"]
+        # blind means that no stage has seen a gradient; a cross-entropy that alone sees none is another matter
+        flat = found["zero_grad"]
+        own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
+        if stage.name == "apgd_ce":
+            own["ce_flat"][rows] |= flat
         own["margin"][rows] = torch.maximum(own["margin"][rows], found["margin"])
-        own["fooled"][rows] = found["fooled"]
-        fell = rows[found["fooled"]]
-        own["first_fooled"][fell] = found["first_fooled"][found["fooled"]]
-        own["stage"][fell], own["round"][fell] = stage, turn
+        own["fooled"][rows] = fooled
+        fell = rows[fooled]
+        own["first_fooled"][fell] = found["first_fooled"][fooled]
+        own["stage"][fell], own["round"][fell] = number, turn
+        return rows[claims & ~fooled]
 
 
-def look(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
-    """The attention layers, and whether the softmax of one of them saturates on these images."""
-    layers = attention_layers(victim, x)
-    wide: list[float] = []
+def _stages(options: dict[str, Any]) -> tuple[str, ...]:
+    from vitattack.attacks.assurance import STAGES
 
-    def see(seen: Seen) -> None:
-        scores, masked = seen.scores(torch.float32), seen.masked()
-        scores = scores if masked is None else scores.masked_fill(masked, -torch.inf)
-        top = scores.topk(2, dim=-1).values
-        wide.append(float(((top[..., 0] - top[..., 1]) > SATURATED_GAP).float().mean()))
-
-    if len(layers):
-        with frozen(victim), torch.no_grad(), AttentionTap(layers, observe=see):
-            victim(x)
-    return layers, any(share > SATURATED_ROWS for share in wide)
+    return (*NAMES, *STAGES)
 
 
-def _scaled(victim: Victim, layers: AttentionMap, factor: float) -> nn.Module:
-    return Rescaled(victim, torch.full((len(layers),), factor, device=victim.mean.device), layers=layers)
+@register("auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP, stages=_stages)
+def auto(
+    ball: LpBall,
+    *,
+    steps: int = 5,
+    k: int = 9,
+    long: int = 50,
+    passes: int | None = None,
+    until: Literal["converged"] | None = None,
+) -> Auto:
+    """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then only what still pays.
 
-
-@register("auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP, stages=lambda options: NAMES)
-def auto(ball: LpBall, *, steps: int = 5, k: int = 9, long: int = 100) -> Auto:
-    """AutoAttack's verdict at a fraction of its cost: a corner start, nine targets, then only what still pays.
-
-    8 margin steps from a corner, `steps` steps towards each of `k` classes; then rounds of APGD on the margin and on
-    cross-entropy and, where attention saturates, views with scaled scores, on the quarter nearest to the boundary, and
-    on every sample as long as a round breaks one.
+    `steps` margin steps from a corner of the ball towards each of `k` classes; then rounds of APGD, `long` steps on the
+    margin and on cross-entropy, and, where attention saturates, views with scaled scores, on the quarter nearest to
+    the boundary, and on every sample as long as a round breaks one. `passes` is a budget per sample, all of which is spent;
+    until=converged goes on over all samples until a round breaks none.
     """
     rule = HeavyBall(2.0, Cosine())
-    short = pgd(ball, steps=8, loss=Margin(), start=Corner(), rule=rule)
-    aimed = targets(pgd(ball, steps=steps, start=Corner(), rule=rule), k=k)
+    short = pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=rule)
     views = tuple(Stage(f"scale {c:g}", replace(short, steps=20), c) for c in SCALES)
+    first = Stage("targets", targets(short, k=k))
     found = Auto(
         ball,
-        (Stage("corner", short), Stage("targets", aimed)),
+        (first,),
         (
             *views,
             Stage("apgd margin", apgd(ball, steps=long, loss=Margin())),
             Stage("apgd_ce", apgd_ce(ball, steps=long)),
         ),
+        Stage(TAIL, replace(short, steps=4)),
+        passes=passes,
+        until=until,
     )
     assert found.names == NAMES
+    found.check_budget(first.price + LOOKS)
     return found

@@ -60,6 +60,10 @@ class Leaf:
         return ()
 
 
+# Optional members that give the attack itself in another form: a holder goes on holding what comes of it.
+REMADE = ("in_chunks", "in_half")
+
+
 class Holder:
     """What an attack that holds one other attack, `inner`, says of itself by asking it."""
 
@@ -92,7 +96,10 @@ class Holder:
         """Optional members, such as `aside` and `plain_only`, are those of the inner attack."""
         if name.startswith("__") or name == "inner":
             raise AttributeError(name)
-        return getattr(self.inner, name)
+        found = getattr(self.inner, name)
+        if name in REMADE:
+            return lambda *given: self._with(found(*given))
+        return found
 
     def _with(self, inner: Attack) -> Self:
         return replace(self, inner=inner)  # type: ignore[type-var]

@@ -105,7 +105,7 @@ class Stages:
             # a claim is looked at again; one that makes all its steps claims nothing of where it ended
             claimed = crafted.evidence["fooled"]
             looked = torch.ones_like(claimed) if getattr(attack, "unseen", False) else claimed
-            fooled = self._confirm(victim, crafted.x_adv, y[active], looked)
+            fooled = confirmed(victim, crafted.x_adv, y[active], looked)
             price = look_price(victim)
             evidence["forwards"][active] += price * looked.long()
             evidence["fooled"][active] = fooled
@@ -113,16 +113,16 @@ class Stages:
             active = active[~fooled]
         return Crafted(result, evidence)
 
-    @staticmethod
-    def _confirm(victim: nn.Module, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
-        """Who of those to be looked at fools the victim by a forward of its own."""
-        fooled = looked.clone()
-        if bool(looked.any()):
-            with frozen(victim), torch.no_grad():
-                logits = victim(x_adv[looked])
-                plain = victim.verdict(x_adv[looked], logits)  # type: ignore[operator]
-                fooled[looked] = ~losses.correct(plain, y[looked])
-        return fooled
+
+def confirmed(victim: nn.Module, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
+    """Who of those to be looked at fools the victim by a forward of its own."""
+    fooled = looked.clone()
+    if bool(looked.any()):
+        with frozen(victim), torch.no_grad():
+            logits = victim(x_adv[looked])
+            plain = victim.verdict(x_adv[looked], logits)  # type: ignore[operator]
+            fooled[looked] = ~losses.correct(plain, y[looked])
+    return fooled
 
 
 def _nothing(name: str, rows: Tensor, count: int) -> Tensor:

@@ -99,7 +99,7 @@ def fenced(label: str, victim: nn.Module, x: Tensor, rng: SampleRng) -> Iterator
         except VitattackError:
             raise
         except Exception as error:
-            from vitattack.evaluation.run import out_of_memory  # it runs attacks
+            from vitattack.evaluation.batches import out_of_memory  # it runs attacks
 
             if out_of_memory(error):
                 raise

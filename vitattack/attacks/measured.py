@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from vitattack.attacks.assurance import Assurance
 from vitattack.attacks.base import Attack, Crafted, Holder
 from vitattack.attacks.catalogue import ANY, register
 from vitattack.errors import UsageError
@@ -29,6 +30,13 @@ class Measured(Holder):
     def doubts(self) -> tuple[str, ...]:
         missing = None if self.lpips else lpips_missing()
         return (*self.inner.doubts(), *([missing] if missing else []))
+
+    @property
+    def assurance(self) -> Assurance | None:
+        found: Assurance | None = getattr(self.inner, "assurance", None)
+        if found is None:
+            return None
+        return replace(found, probe=replace(self, inner=found.probe), full=replace(self, inner=found.full))
 
     def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         crafted = self.inner(victim, x, y, rng=rng)

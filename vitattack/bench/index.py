@@ -115,13 +115,13 @@ def result_in(folder: Path) -> dict[str, Any] | None:
     if any(not isinstance(content[name], dict) or content[name].keys() != SHARE for name in ("clean", "robust")):
         return None
     with suppress(OSError):
-        if (folder / "samples.jsonl").read_bytes().count(b"\n") == content["n"]:
+        if (folder / "samples.jsonl").read_bytes().count(b"\n") == content.get("lines", content["n"]):
             return content
     return None
 
 
 def records(folder: Path) -> Iterator[SampleRecord]:
-    """The records of a finished job, one after the other."""
+    """The records of a finished job, one after the other; of a sample that was looked at again, the last."""
     with (folder / "samples.jsonl").open("rb") as stream:
-        for line in stream:
-            yield SampleRecord.parse(line)
+        found = {record.index: record for record in map(SampleRecord.parse, stream)}
+    yield from found.values()

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vitattack.evaluation.job import Job
-    from vitattack.evaluation.records import SampleRecord
+    from vitattack.evaluation.records import SampleRecord, Watch
     from vitattack.evaluation.result import Result
-    from vitattack.evaluation.run import Watch
 
 # `part`: this shard is done, the result comes with the last one. `published`: never run, the table quotes a paper.
 Status = Literal["ok", "part", "failed", "cancelled", "published"]

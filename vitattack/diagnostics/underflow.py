@@ -15,10 +15,11 @@ from vitattack.diagnostics.gradients import GradientPanel
 from vitattack.diagnostics.rows import SATURATED_ROWS, UNDERFLOW_ROWS, RowStatistics
 from vitattack.errors import UsageError, VitattackError
 from vitattack.evaluation.api import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores, wish
+from vitattack.evaluation.batches import read_batch
 from vitattack.evaluation.controls import read_scales
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.provenance import provenance
-from vitattack.evaluation.run import numerics, read_batch
+from vitattack.evaluation.run import numerics
 from vitattack.models import zoo
 from vitattack.models.attention import AttentionTap, Seen
 from vitattack.models.layers import AttentionLayer, AttentionMap

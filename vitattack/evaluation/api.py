@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +22,18 @@ from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
 from vitattack.errors import UsageError
 from vitattack.evaluation import stats
+from vitattack.evaluation.batches import read_batch
 from vitattack.evaluation.controls import read_scales
 from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import Watch
 from vitattack.evaluation.referee import looks_through_attention
 from vitattack.evaluation.result import Evaluation, Result
-from vitattack.evaluation.run import Watch, numerics, read_batch, run, stored
+from vitattack.evaluation.run import numerics, run, stored
 from vitattack.models import zoo
 from vitattack.models.catalogue import Entry
 from vitattack.models.victim import Victim, check_pixels, digest, wrap
 from vitattack.perceptual import lpips_missing
+from vitattack.registry import did_you_mean
 from vitattack.rng import SampleRng
 from vitattack.threat import Threat, parse_many
 from vitattack.threat import parse as parse_threat
@@ -37,8 +42,10 @@ DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_THREAT, DEFAULT_ATTACK = (
     "tiny-vit",
     "cifar10-demo",
     "linf:8/255",
-    "worst(pgd, gama)",
+    "auto",
 )
+
+Precision = Literal["fp32", "bf16-search"]
 
 
 class Reporter:
@@ -49,6 +56,10 @@ class Reporter:
 
     def job(self, job: Job, number: int, count: int) -> Watch:
         """A job is about to run; what comes back hears of its records."""
+        return lambda records, total: None
+
+    def again(self, job: Job, name: str) -> Watch:
+        """A pass over survivors of the job is about to run: its "probe", or the "full" AutoAttack."""
         return lambda records, total: None
 
     def done(self, result: Result | None, from_store: bool) -> None:
@@ -66,6 +77,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 64,
     threads: int | None = None,
+    precision: Precision = "fp32",
     device: str = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
@@ -92,7 +104,7 @@ def evaluate(
             raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
         texts = list(dict.fromkeys(spec.with_scales(text, read_scales(Path(scales))) for text in texts))
     if not texts:
-        raise UsageError("no attack is named: write pgd, gama or worst(pgd, gama)")
+        raise UsageError("no attack is named: write auto, pgd or worst(pgd, gama)")
     if len(set(texts)) < len(texts):
         raise UsageError(f"an attack is named twice: {', '.join(texts)}")
     if perceptual:
@@ -100,6 +112,8 @@ def evaluate(
     threads = usable_cores() if threads is None else threads
     check_numbers(seed, batch_size, threads, shard)
     jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]
+    if precision != "fp32":
+        jobs = [(ball, text, searching(attack, text, precision)) for ball, text, attack in jobs]
     learning = any(learns(attack) for _, _, attack in jobs)
     place = resolve_device(device, model)
     folder = Path(data_dir) if data_dir is not None else None
@@ -142,6 +156,7 @@ def evaluate(
                 calibration=taught_by if learns(attack) else "",
                 seed=seed,
                 batch_size=batch_size,
+                precision=precision,
                 threads=threads,
                 device=place.type,
             )
@@ -162,6 +177,7 @@ def evaluate(
                     shard=shard,
                     fresh=fresh,
                     watch=reporter.job(job, number, len(jobs)),
+                    again=partial(reporter.again, job),
                     expected_clean=expected_clean(loaded, samples),
                     model_record=loaded.record,
                 )
@@ -175,6 +191,17 @@ def with_perceptual(texts: Sequence[str]) -> list[str]:
     """Attacks that also measure what they made, by LPIPS too where this machine has its weights."""
     more = f"lpips={lpips_missing() is None}"
     return [t if t.startswith("perceptual(") else spec.canonical(f"perceptual({t}, {more})") for t in texts]
+
+
+def searching(attack: Attack, text: str, precision: Precision) -> Attack:
+    """The attack with its search in another precision than its verdicts."""
+    if precision not in get_args(Precision):
+        raise UsageError(did_you_mean("precision", precision, get_args(Precision)))
+    halved = getattr(attack, "in_half", None)
+    if halved is None:
+        raise UsageError(f"{precision} is for auto, '{text}' searches in fp32: name auto, or drop the precision")
+    found: Attack = halved()
+    return found
 
 
 def as_tuple(threat: Threat | Sequence[Threat]) -> tuple[Threat, ...]:

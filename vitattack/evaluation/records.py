@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -25,6 +26,7 @@ class SampleRecord:
     forwards: int
     backwards: int
     evidence: dict[str, int | float | str] = field(default_factory=dict)
+    pass_number: int = 1  # a later pass over survivors writes a sample again; the last record counts
 
     def line(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -32,3 +34,7 @@ class SampleRecord:
     @classmethod
     def parse(cls, line: str | bytes) -> SampleRecord:
         return cls(**json.loads(line))
+
+
+# Called with the records just written and the number of samples of this run; first with what was there before.
+Watch = Callable[[Sequence[SampleRecord], int], None]

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitattack.evaluation import stages, stats
 from vitattack.evaluation.appearance import appearance
+from vitattack.evaluation.auto_report import auto_report
 from vitattack.evaluation.curve import optimiser_failures
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.records import SampleRecord, Status
@@ -89,6 +90,7 @@ class Result:
             "doubts": list(self.doubts),
             **self._referee(),
             **self._spatial(),
+            **({"auto": told.json()} if (told := auto_report(self.job, self.records)) else {}),
             **({"perceptual": found.json()} if (found := appearance(self.records)) else {}),
             **({"stages": broken} if (broken := stages.broken(self.job.attack, self.records)) else {}),
             "run": str(self.folder) if self.folder else None,

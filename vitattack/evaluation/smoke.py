@@ -13,7 +13,8 @@ from vitattack.data import asked
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.evaluation import stats
 from vitattack.evaluation.api import open_data, reported_clean, resolve_device, usable_cores, wish
-from vitattack.evaluation.run import numerics, read_batch
+from vitattack.evaluation.batches import read_batch
+from vitattack.evaluation.run import numerics
 from vitattack.models import cache, fetch, zoo
 from vitattack.models.catalogue import Entry, named, weights_to_fetch
 from vitattack.models.victim import frozen

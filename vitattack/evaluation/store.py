@@ -2,7 +2,7 @@
 
 Batches are written with one call and flushed to disk. On opening, what a crash left of a batch is cut off, so that the
 file of a resumed run is the file of an uninterrupted one. Each shard has a file of its own; the last one to finish
-merges them in the order of the job.
+merges them in the order of the job. Later passes over survivors append to the whole.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class Sink:
     ) -> None:
         self.folder = root / job.folder
         self._all = list(batches)
+        self._whole: FileIO | None = None
         self._shard = shard
         self._mine = self._part(shard[0])
         try:
@@ -127,7 +129,8 @@ class Sink:
     def _recover(self) -> list[SampleRecord]:
         """Records of the batches that are whole; the file is cut behind the last of them."""
         records, end = whole_batches(self._path, self._mine)
-        self._stream.truncate(end)
+        if self._shard[1] > 1 or len(records) < self.total:
+            self._stream.truncate(end)  # behind a whole first pass later ones may stand
         return records
 
     @property
@@ -146,20 +149,8 @@ class Sink:
 
     def write(self, records: Sequence[SampleRecord]) -> None:
         """One batch, in one call, on the disk when this returns."""
-        lines = "".join(record.line() + "\n" for record in records).encode()
-        end = os.fstat(self._stream.fileno()).st_size
-        try:
-            while lines:  # a nearly full disk takes a part and refuses the rest
-                lines = lines[self._stream.write(lines) :]
-            os.fsync(self._stream.fileno())
-        except OSError as error:
-            self._forget(end)
-            raise _cannot_write(self._path, error) from error
+        _append(self._stream, self._path, _lines(records))
         self.records.extend(records)
-
-    def _forget(self, end: int) -> None:
-        with suppress(OSError):  # the next opening cuts the torn batch off
-            self._stream.truncate(end)
 
     def note(self, event: dict[str, Any]) -> None:
         """What a batch cost besides its records: not part of them, since it differs from run to run."""
@@ -187,34 +178,87 @@ class Sink:
     def keep_learned(self, content: dict[str, Any]) -> None:
         write_atomically(self.folder / "learned.json", dump(content))
 
-    def merge(self) -> list[SampleRecord] | None:
-        """All records of the job in its order; None while other shards are unfinished."""
+    @property
+    def path(self) -> Path:
+        """Where all records of the job are, once `merge` has said so."""
+        return self.folder / "samples.jsonl"
+
+    @property
+    def batches(self) -> Batches:
+        """The first pass over all samples, whoever runs it."""
+        return self._all
+
+    def merge(self) -> bool:
+        """Brings the records of all shards together, in their order; False while others write theirs or finish the job.
+
+        The file stays locked until this sink is closed: what is appended to it has one writer.
+        """
         if self._shard[1] == 1:
-            return self.records
+            return True
         everything: list[SampleRecord] = []
         for number in range(self._shard[1]):
             part = self._part(number)
             records, _ = whole_batches(self._file_of(number), part)
             if len(records) < sum(map(len, part)):
-                return None
+                return False
             everything.extend(records)
-        write_atomically(self.folder / "samples.jsonl", "".join(r.line() + "\n" for r in everything))
-        return everything
+        lines = _lines(everything)
+        try:
+            whole = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        try:
+            fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            whole.close()
+            return False
+        self._whole = whole
+        if not self.path.read_bytes().startswith(lines):
+            whole.truncate(0)
+            _append(whole, self.path, lines)
+        return True
+
+    def append(self, records: Sequence[SampleRecord]) -> None:
+        """A batch of a later pass, behind everything that is there, on the disk when this returns."""
+        _append(self._whole or self._stream, self.path, _lines(records))
+
+    def cut(self, end: int) -> None:
+        """Drops what a crash has left behind the last whole batch."""
+        (self._whole or self._stream).truncate(end)
 
     def __enter__(self) -> Sink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stream.close()
+        for stream in (self._stream, self._whole):
+            if stream is not None:
+                stream.close()
 
 
-def whole_batches(path: Path, batches: Batches) -> tuple[list[SampleRecord], int]:
-    """The records of the leading complete batches of a file, and the byte where they end."""
+def _lines(records: Sequence[SampleRecord]) -> bytes:
+    return "".join(record.line() + "\n" for record in records).encode()
+
+
+def _append(stream: FileIO, path: Path, lines: bytes) -> None:
+    """All lines, on the disk when this returns, or none of them."""
+    end = os.fstat(stream.fileno()).st_size
+    try:
+        while lines:  # a nearly full disk takes a part and refuses the rest
+            lines = lines[stream.write(lines) :]
+        os.fsync(stream.fileno())
+    except OSError as error:
+        with suppress(OSError):  # the next opening cuts the torn batch off
+            stream.truncate(end)
+        raise _cannot_write(path, error) from error
+
+
+def whole_batches(path: Path, batches: Batches, end: int = 0) -> tuple[list[SampleRecord], int]:
+    """The records of the leading complete batches of a file from the byte `end` on, and the byte where they end."""
     records: list[SampleRecord] = []
-    end = 0
     if not path.exists():
         return records, end
     with path.open("rb") as stream:
+        stream.seek(end)
         for batch in batches:
             lines = [stream.readline() for _ in batch]
             try:

@@ -25,25 +25,15 @@ from vitattack.data import DataSet
 from vitattack.errors import UsageError
 from vitattack.evaluation import api
 from vitattack.evaluation.api import Reporter
+from vitattack.evaluation.batches import Batches, Pieces, read_batch, together
 from vitattack.evaluation.contestants import Contestant, Model, assemble, at_size, check_names, key_of, size_doubts
 from vitattack.evaluation.doubts import first_look
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.matrix import Cell, Matrix
-from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.records import SampleRecord, Watch
 from vitattack.evaluation.result import Result
-from vitattack.evaluation.run import (
-    Batches,
-    Pieces,
-    Watch,
-    finish,
-    note_leaks,
-    numerics,
-    prepared,
-    read_batch,
-    stored,
-    together,
-)
+from vitattack.evaluation.run import finish, note_leaks, numerics, prepared, stored
 from vitattack.evaluation.store import Sink
 from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
@@ -247,9 +237,7 @@ class Row:
         if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
             doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
         expected = None if model.rescaled else api.expected_clean(model.loaded, model.data)
-        result = finish(sink, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
-        assert result is not None  # there are no shards here
-        return result
+        return finish(sink, sink.records, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
 
 
 def craft(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.func import functional_call
 
-from vitattack.models.attention import AttentionTap
+from vitattack.models.attention import AttentionTap, SoftmaxMode
 from vitattack.models.layers import AttentionLayer, AttentionMap, Per, check_scales, shaped
 from vitattack.models.rescaled import Rescaled
+from vitattack.models.sdpa import Sdpa
 from vitattack.models.victim import Victim
 
 
@@ -85,6 +87,35 @@ class Double(_View):
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = functional_call(self.victim, self._state, (x.double(),))
+        return logits
+
+
+class _Unfused(SoftmaxMode):
+    """Fused attention as the products and the softmax it stands for: in bfloat16 its backward is slow on CPUs."""
+
+    def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        given = Sdpa.of(args, kwargs) if name == "scaled_dot_product_attention" else None
+        if given is None or given.dropout:
+            return func(*args, **kwargs)
+        return given.scores().softmax(-1) @ given.v
+
+
+class Half(nn.Module):
+    """The victim in bfloat16. It answers for itself: whoever goes by its verdicts has claims, to be confirmed elsewhere."""
+
+    verdict_forwards = 0
+
+    def __init__(self, victim: Victim) -> None:
+        super().__init__()
+        self.victim = victim
+        self._unfused = victim.mean.device.type == "cpu"
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16), _Unfused() if self._unfused else nullcontext():
+            logits: Tensor = self.victim(x)
+        return logits.to(x.dtype)
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         return logits
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from vitattack import spec
 from vitattack.evaluation import stages, stats
 from vitattack.evaluation.appearance import appearance
+from vitattack.evaluation.auto_report import auto_report
 from vitattack.evaluation.referee import referee
 from vitattack.evaluation.result import Evaluation, Result
 from vitattack.evaluation.spatial_report import spatial_report
@@ -60,6 +61,10 @@ def label(text: str) -> str:
 
 def _stages(result: Result, several: bool) -> Iterator[str]:
     """Which stage broke how many."""
+    told = auto_report(result.job, result.records)
+    if told:
+        yield from told.notes
+        return
     broken = stages.broken(result.job.attack, result.records)
     if broken:
         counts = ", ".join(f"{name} {count}" for name, count in broken.items())
@@ -93,6 +98,20 @@ def _looks(evaluation: Evaluation) -> list[Table]:
     return [Table("how the fooled images differ from their originals (means)", columns, rows, left=2)] if rows else []
 
 
+def _bought(evaluation: Evaluation) -> list[Table]:
+    """What each stage of `auto` bought for its passes."""
+    found = []
+    columns = ("stage", "tried", "broke", "passes", "share")
+    for result in evaluation.results:
+        told = auto_report(result.job, result.records)
+        if told is None:
+            continue
+        total = max(1, sum(stage.passes for stage in told.bought))
+        rows = [(s.stage, str(s.tried), str(s.broke), f"{s.passes:,}", f"{s.passes / total:.0%}") for s in told.bought]
+        found.append(Table(f"{label(result.job.attack)} at {result.job.threat}: what each stage bought", columns, rows))
+    return found
+
+
 def _paired_note(strongest: str, other: str, paired: stats.Paired) -> str:
     gain, loss = paired.only_second, paired.only_first
     return f"{label(strongest)} against {label(other)}: fools {gain} more and {loss} fewer (McNemar p = {paired.p_value:.2g})"
@@ -106,6 +125,7 @@ def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
     reports = [(result.job, referee(result)) for result in evaluation.results]
     return [
         replace(main, notes=[*main.notes, *verdicts]),
+        *_bought(evaluation),
         *_looks(evaluation),
         *(report.table(f"{label(job.attack)}: the referee", found) for job, found in reports if found),
     ]

@@ -1,0 +1,207 @@
+"""The assurance: who is probed, what a hit does, what is said, and that nothing of it depends on where a run stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitattack import evaluate, spec
+from vitattack.attacks.auto import NAMES, Auto
+from vitattack.attacks.ensemble import autoattack
+from vitattack.evaluation.api import Reporter
+from vitattack.evaluation.auto_report import auto_report, most_fragile
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import SampleRecord, Watch
+from vitattack.evaluation.result import Result
+from vitattack.evaluation.second_pass import BLIND, ESCALATED, PROBED, chosen, due
+from vitattack.threat import LpBall
+
+QUICK = "auto(k=9, steps=5, long=10)"
+SETTINGS = {"threat": "linf:0.1", "threads": 1, "batch_size": 16}
+
+
+class Masked(nn.Module):
+    """Gradients point away from the boundary, logits tell the truth: black boxes see what gradients do not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        true = x.flatten(1).mean(1, keepdim=True)
+        level = true.detach() - 1e-3 * (true - true.detach())
+        return torch.cat([10 * level, 0.0 * level + 4.8] + [0.0 * level] * 8, 1)
+
+
+class Far(nn.Module):
+    """Nothing fools it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([5 + x.flatten(1).mean(1, keepdim=True), *[0.01 * x[:, :1, 0, 0]] * 9], 1)
+
+
+class Blind(nn.Module):
+    """A quantiser in front: no gradient comes through."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = (x * 16).round() / 16
+        return (
+            torch.cat([10 * seen.flatten(1).mean(1, keepdim=True), torch.full((len(x), 9), 4.8)], 1) + 0 * x.sum() * 0
+        )
+
+
+@pytest.fixture(autouse=True)
+def short_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The escalation with fewer steps and queries."""
+    monkeypatch.setattr("vitattack.attacks.assurance.autoattack", lambda ball: autoattack(ball, steps=3, queries=300))
+
+
+def images(n: int) -> tuple[Tensor, Tensor]:
+    x = torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(1)) * 0.04 + 0.5
+    return x, torch.zeros(n, dtype=torch.long)
+
+
+def record(
+    index: int, status: str = "robust", *, spent: int = 400, number: int = 1, blind: bool = False
+) -> SampleRecord:
+    found = SampleRecord(index, 0, 0, 0, "robust", 0.0, False, False, -1, spent, 0, {"zero_grad": blind}, number)
+    return replace(found, status=status)  # type: ignore[arg-type]
+
+
+JOB = Job("m", "auto", "linf:0.1", "d", "w", "p")
+
+
+def test_the_probe_costs_at_most_its_share_and_hangs_on_seed_and_row_alone() -> None:
+    attack = spec.build("auto", LpBall("linf", 0.1))
+    assert isinstance(attack, Auto) and attack.assurance is not None
+    records = [record(n) for n in range(200)]
+    found = due(attack, JOB, records, 1)
+    assert found is not None and found.number == PROBED
+    price = attack.assurance.price
+    assert len(found.rows) * price <= 0.15 * 200 * 400 < (len(found.rows) + 1) * price
+    assert list(found.rows) == sorted(set(found.rows))
+    assert due(attack, JOB, records, 1) == found
+    other = due(attack, replace(JOB, seed=1), records, 1)
+    assert other is not None and other.rows != found.rows
+    # who is first among the survivors does not hang on who else survived
+    few = chosen(range(0, 200, 2), 0, 100)
+    assert set(chosen(range(0, 200, 2), 0, 10)) <= set(few) and len(few) == 100
+
+
+def test_a_hit_sends_every_survivor_to_autoattack_and_no_hit_ends_it() -> None:
+    attack = spec.build("auto", LpBall("linf", 0.1))
+    records = [record(n) for n in range(50)] + [record(50, "fooled"), record(51, "clean_wrong")]
+    probed = [replace(r, pass_number=PROBED) if r.index < 5 else r for r in records]
+    assert due(attack, JOB, probed, PROBED) is None
+    probed[3] = replace(probed[3], status="fooled")
+    found = due(attack, JOB, probed, PROBED)
+    assert found is not None and found.number == ESCALATED and found.rows == (0, 1, 2, *range(4, 50))
+    assert due(attack, JOB, probed, ESCALATED) is None
+
+
+def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -> None:
+    attack = spec.build("auto", LpBall("linf", 0.1))
+    blind = [record(n, blind=n < 20 * BLIND + 1) for n in range(20)]
+    found = due(attack, JOB, blind, 1)
+    assert found is not None and found.number == ESCALATED and len(found.rows) == 20
+    assert due(attack, JOB, [record(0, "fooled")], 1) is None
+    assert due(spec.build("auto(passes=403)", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
+    assert due(spec.build("pgd", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
+    assert due(attack, JOB, [record(0, spent=100)], 1) is None  # 15 % of that pays for nothing
+
+
+@pytest.mark.parametrize(("population", "probed"), itertools.product([1, 5, 12], [1, 2, 5]))
+def test_the_bound_is_the_exact_hypergeometric_one(population: int, probed: int) -> None:
+    """Counted over all samples that could have been drawn."""
+    if probed > population:
+        return
+    draws = list(itertools.combinations(range(population), probed))
+
+    def missed(fragile: int) -> float:
+        return sum(min(draw) >= fragile for draw in draws) / len(draws)
+
+    assert most_fragile(population, probed) == max(k for k in range(population + 1) if missed(k) >= 0.05)
+
+
+def run(model: nn.Module, n: int, attack: str = QUICK, **more: object) -> Result:
+    return evaluate(model, attack, data=images(n), **{**SETTINGS, **more}).results[0]  # type: ignore[arg-type]
+
+
+def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None:
+    found = run(Masked(), 24)
+    told = auto_report(found.job, found.records)
+    assert told is not None and told.assured is not None
+    assert told.assured.escalated and told.assured.fell > 0 and told.assured.broke > 0
+    assert found.robust.correct == 0
+    assert {r.pass_number for r in found.records} == {PROBED, ESCALATED}
+    assert any("square, which sees logits alone" in doubt and "next: vitattack eval" in doubt for doubt in found.doubts)
+    assert sum(r.forwards + r.backwards for r in found.records) > sum(s.passes for s in told.bought)
+
+
+def test_a_quantiser_is_called_blind_and_escalated() -> None:
+    found = run(Blind(), 16)
+    told = auto_report(found.job, found.records)
+    assert told is not None and told.assured is not None
+    assert told.assured.escalated and told.assured.probed == 0 and found.robust.correct == 0
+    assert any(r.evidence["zero_grad"] for r in found.records)
+
+
+def test_no_hit_is_reported_for_what_it_is() -> None:
+    found = run(Far(), 64, "auto(steps=2, k=9, long=100)")
+    told = auto_report(found.job, found.records)
+    assert told is not None and told.assured is not None and told.assured.probed >= 2
+    assured = told.assured
+    assert (assured.survivors, assured.fell, assured.escalated) == (64, 0, False)
+    assert f"0 of {assured.probed} probed survivors fell" in assured.note and "nothing about stronger" in assured.note
+    assert assured.bound == most_fragile(64, assured.probed) / 64
+    first = [stage for stage in told.bought if stage.stage in NAMES]
+    assert sum(s.passes for s in told.bought if s.stage == "probe") <= 0.15 * 1.05 * sum(s.passes for s in first)
+
+
+def test_a_run_stopped_anywhere_ends_in_the_same_file(tmp_path: Path) -> None:
+    """Cut at the end of the first pass, inside batches of the second and third and between them."""
+    whole = run(Masked(), 40, out=tmp_path / "whole")
+    assert whole.folder is not None
+    content = (whole.folder / "samples.jsonl").read_bytes()
+    lines = content.splitlines(keepends=True)
+    assert len(lines) > 40
+    for number, end in enumerate([40, 41, len(lines) - 20, len(lines) - 1, len(lines)]):
+        folder = tmp_path / str(number) / whole.folder.name
+        folder.mkdir(parents=True)
+        torn = b"".join(lines[:end]) + (lines[end][:30] if end < len(lines) else b"")
+        (folder / "samples.jsonl").write_bytes(torn)
+        again = run(Masked(), 40, out=tmp_path / str(number))
+        assert (folder / "samples.jsonl").read_bytes() == content
+        assert [r.line() for r in again.records] == [r.line() for r in whole.records]
+        assert json.loads((folder / "result.json").read_text())["robust"]["correct"] == whole.robust.correct
+
+
+def test_shards_end_in_the_same_file_and_the_store_answers_afterwards(tmp_path: Path) -> None:
+    whole = run(Masked(), 300, out=tmp_path / "whole")
+    assert whole.folder is not None
+    for number in (1, 0):
+        found = evaluate(
+            Masked(), whole.job.attack, data=images(300), out=tmp_path / "parts", shard=(number, 2), **SETTINGS
+        )
+    folder = tmp_path / "parts" / whole.folder.name
+    assert (folder / "samples.jsonl").read_bytes() == (whole.folder / "samples.jsonl").read_bytes()
+    assert found.results[0].robust == whole.robust
+    heard: list[bool] = []
+
+    class Ears(Reporter):
+        def done(self, result: Result | None, from_store: bool) -> None:
+            heard.append(from_store)
+
+        def again(self, job: Job, name: str) -> Watch:
+            raise AssertionError("nothing is left to do")
+
+    stored = run(Masked(), 300, out=tmp_path / "parts", reporter=Ears())
+    assert heard == [True] and [r.line() for r in stored.records] == [r.line() for r in whole.records]
+
+
+def test_what_only_measures_also_measures_the_second_pass() -> None:
+    found = run(Masked(), 24, f"perceptual({QUICK}, lpips=False)")
+    assert found.robust.correct == 0 and all("ssim" in r.evidence for r in found.records)
+    assert auto_report(found.job, found.records) is not None

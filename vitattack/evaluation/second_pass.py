@@ -1,0 +1,133 @@
+"""What happens to the survivors of a finished run: a probe of some, and full AutoAttack on all if it breaks one.
+
+The records of a later pass stand behind those of the first in the same file, with the number of their pass; the last
+record of a sample is what counts. Which samples a pass is for follows from the records before it, so that a run that
+was stopped anywhere goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from vitattack.attacks.assurance import PROBE, Assurance
+from vitattack.attacks.base import Attack, recall
+from vitattack.data import DataSet
+from vitattack.evaluation.batches import Batches, read_batch
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import SampleRecord, Watch
+from vitattack.evaluation.store import Sink, whole_batches
+from vitattack.models.victim import Victim
+from vitattack.rng import SampleRng
+from vitattack.threat import Threat
+
+PROBED, ESCALATED = 2, 3  # numbers of passes
+# Gradients that vanish on more than this share of the survivors need no probe: gradient attacks were blind.
+BLIND = 0.05
+
+
+class Again(NamedTuple):
+    """A pass that is due: its number, the attack, and whom it is for."""
+
+    number: int
+    attack: Attack
+    rows: tuple[int, ...]
+    first: int  # number of its first stage among those of the job
+
+    @property
+    def name(self) -> str:
+        return "probe" if self.number == PROBED else "full"
+
+
+class History(NamedTuple):
+    """What a file of records says: the last one of every sample, where the whole batches end, and what is left to do."""
+
+    records: list[SampleRecord]
+    end: int
+    again: Again | None = None
+    left: Sequence[tuple[int, ...]] = ()
+
+
+def due(attack: Attack, job: Job, records: Sequence[SampleRecord], done: int) -> Again | None:
+    """The pass that follows the pass `done`, if any does."""
+    offered: Assurance | None = getattr(attack, "assurance", None)
+    left = [record for record in records if record.status == "robust"]
+    if offered is None or not left or done == ESCALATED:
+        return None
+    everybody = Again(ESCALATED, offered.full, tuple(record.index for record in left), offered.first + len(PROBE))
+    if done == PROBED:
+        return everybody if any(r.pass_number == PROBED and r.status == "fooled" for r in records) else None
+    if sum(bool(record.evidence.get("zero_grad")) for record in left) > BLIND * len(left):
+        return everybody
+    spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
+    rows = chosen([r.index for r in left], job.seed, math.floor(offered.share * spent / offered.price))
+    return Again(PROBED, offered.probe, rows, offered.first) if rows else None
+
+
+def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:
+    """`count` of the rows, by a draw that hangs on the seed and the row alone; in their own order."""
+    luck = SampleRng(seed, tuple(rows)).child("assurance").uniform(torch.zeros(len(rows), 1, dtype=torch.double))
+    first = luck.flatten().argsort(stable=True)[:count]
+    return tuple(rows[place] for place in sorted(first.tolist()))
+
+
+def history(path: Path, attack: Attack, job: Job, batches: Sequence[tuple[int, ...]]) -> History:
+    """Reads a file of records, pass by pass."""
+    records, end = whole_batches(path, batches)
+    latest = {record.index: record for record in records}
+    if len(records) < sum(map(len, batches)):
+        return History(records, end)
+    done = 1
+    while again := due(attack, job, list(latest.values()), done):
+        parts = [again.rows[at : at + job.batch_size] for at in range(0, len(again.rows), job.batch_size)]
+        found, end = whole_batches(path, parts, end)
+        latest |= {record.index: record for record in found}
+        if len(found) < len(again.rows):
+            whole = -(-len(found) // job.batch_size)
+            return History(list(latest.values()), end, again, parts[whole:])
+        done = again.number
+    return History(list(latest.values()), end)
+
+
+def run_again(
+    victim: Victim, attack: Attack, job: Job, threat: Threat, data: DataSet, sink: Sink, watch: Callable[[str], Watch]
+) -> list[SampleRecord]:
+    """Runs the passes that are due over a merged job; the last record of every sample."""
+    past = history(sink.path, attack, job, sink.batches)
+    while (again := past.again) is not None:
+        sink.cut(past.end)
+        latest = {record.index: record for record in past.records}
+        told = watch(again.name)
+        told([latest[row] for row in again.rows[: len(again.rows) - sum(map(len, past.left))]], len(again.rows))
+        batches = Batches(victim, recall(again.attack, victim, None), job, threat)
+        for rows in past.left:
+            began = time.perf_counter()
+            x, y, _ = read_batch(data, rows, victim, victim.mean.device)
+            found = [together(latest[o.record.index], o.record, again) for o in batches.outcomes(rows, x, y)]
+            sink.append(found)
+            sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
+            told(found, len(again.rows))
+        past = history(sink.path, attack, job, sink.batches)
+    return past.records
+
+
+def together(before: SampleRecord, found: SampleRecord, again: Again) -> SampleRecord:
+    """The record of a sample after another pass: what that found, at the price of all passes."""
+    kept = found if found.status == "fooled" else before
+    evidence = {**before.evidence, f"spent {again.name}": found.forwards + found.backwards}
+    if kept is found:
+        evidence |= found.evidence | {"stage": again.first + int(found.evidence["stage"])}
+    return replace(
+        kept,
+        forwards=before.forwards + found.forwards,
+        backwards=before.backwards + found.backwards,
+        fragile=before.fragile or found.fragile,
+        evidence=evidence,
+        pass_number=again.number,
+    )
