@@ -1,0 +1,184 @@
+"""`auto` with each stage taken out, cut short or joined by another: who stands then, and what it costs.
+
+    python benchmarks/auto_ablation.py --out runs/ablation --models tiny-vit=128 tiny-vit-saturated=128 tiny-vit+logits=128
+    python benchmarks/auto_ablation.py --out runs/ablation --models FILE.safetensors=500 --arch ARCH --normalize cifar10
+
+A model is a text as in `vitattack eval` and a number of images of --data. `+FAULT` plants masked gradients: logits x 1e3,
+attention scores x 1e3, or a quantiser in front whose gradient is zero. --only takes some variants, by their first letters.
+Stages draw the same noise in every variant, so what a variant shares with another one is run once; a sum over another
+batch may still differ in its last bit. Finished variants are kept in --out: give a new one after a change of the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from auto_variants import variants
+from planted import named
+from torch import Tensor, nn
+
+from vitattack.attacks.auto import Auto
+from vitattack.attacks.base import Attack, Crafted, Holder, blank_search
+from vitattack.data import DataSet, load
+from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.records import SampleRecord
+from vitattack.models import zoo
+from vitattack.models.victim import Victim, digest
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall, Threat
+from vitattack.threat import parse as parse_threat
+
+Kept = dict[tuple[str, float, str, int], tuple[Tensor, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Remembered(Holder):
+    """An attack whose outcome on a sample is kept, with the evidence `auto` reads where the attack gives none."""
+
+    inner: Attack
+    scale: float
+    kept: Kept = field(repr=False)
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        keys = [(repr(self.inner), self.scale, rng.path, index) for index in rng.index]
+        new = torch.tensor([key not in self.kept for key in keys], dtype=torch.bool)
+        if bool(new.any()):
+            found = self.inner(victim, x[new], y[new], rng=rng[new])
+            evidence = blank_search(x[new]) | dict(found.evidence)
+            evidence["margin"] = evidence["margin"].to(x.dtype)
+            for at, row in enumerate(new.nonzero().flatten().tolist()):
+                told = {name: evidence[name][at] for name in blank_search(x[:0])}
+                self.kept[keys[row]] = (found.x_adv[at].to(x.dtype), told)
+        rows = [self.kept[key] for key in keys]
+        return Crafted(
+            torch.stack([image for image, _ in rows]),
+            {name: torch.stack([told[name] for _, told in rows]) for name in rows[0][1]},
+        )
+
+
+def attacked(victim: Victim, attack: Auto, threat: Threat, data: DataSet, seed: int = 0) -> list[SampleRecord]:
+    """Records as an evaluation makes them; passes are those the attack tells of, since what is remembered runs once."""
+    records = []
+    for rows in data.cut(attack.block):
+        x, y = data.read(rows)
+        clean = torch.cat([clean_predictions(victim, part) for part in torch.split(x, attack.chunk)])
+        right, rng = clean == y, SampleRng(seed, tuple(rows))
+        crafted = attack(victim, x[right], y[right], rng=rng[right])
+        forwards, backwards = (crafted.evidence[name] for name in ("forwards", "backwards"))
+        records += judge(victim, threat, rows, x, y, clean, crafted, forwards, backwards)
+    return records
+
+
+def remembering(attack: Auto, kept: Kept) -> Auto:
+    parts = (
+        (s._replace(attack=Remembered(s.attack, s.scale, kept)) for s in p) for p in (attack.opening, attack.rounds)
+    )
+    opening, rounds = map(tuple, parts)
+    return replace(attack, opening=opening, rounds=rounds)
+
+
+def told(attack: Auto) -> str:
+    """All there is to say of it, without the addresses of functions, which change from process to process."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(attack))
+
+
+def run(
+    victim: Victim, made: Mapping[str, Auto], threat: Threat, data: DataSet, out: Path, seed: int = 0
+) -> dict[str, list[SampleRecord]]:
+    """Records of every variant on one model, from --out where they are."""
+    out.mkdir(parents=True, exist_ok=True)
+    about, found = f"{digest(victim)} {data.digest()} {threat}" + f" {seed}" * (seed > 0), {}
+    kept: Kept = {}
+    for name, attack in made.items():
+        path = out / f"{hashlib.sha256(f'{about} {told(attack)}'.encode()).hexdigest()[:16]}.jsonl"
+        if not path.exists():
+            records = attacked(victim, remembering(attack, kept), threat, data, seed)
+            partial = path.with_suffix(".partial")
+            partial.write_text("".join(record.line() + "\n" for record in records))
+            partial.replace(path)
+        found[name] = [SampleRecord.parse(line) for line in path.read_text().splitlines()]
+        print(f"{victim.name}, {name}: {cell(figures(name, found))}", file=sys.stderr, flush=True)
+    return found
+
+
+def standing(records: Iterable[SampleRecord]) -> set[int]:
+    return {record.index for record in records if record.status == "robust"}
+
+
+def passes(records: Iterable[SampleRecord], of: set[int]) -> float:
+    """Forwards and backwards per image."""
+    spent = [record.forwards + record.backwards for record in records if record.index in of]
+    return sum(spent) / max(1, len(spent))
+
+
+def figures(name: str, found: Mapping[str, Sequence[SampleRecord]]) -> dict[str, Any]:
+    """A variant against the whole, on one model."""
+    records, left, before = found[name], standing(found[name]), standing(found["whole"])
+    return {
+        "survivors": len(left),
+        "more": sorted(left - before),
+        "fewer": sorted(before - left),
+        "per survivor": round(passes(records, left), 1),
+        "per clean-correct image": round(passes(records, {r.index for r in records if r.clean == r.label}), 1),
+    }
+
+
+def cell(shown: Mapping[str, Any]) -> str:
+    more, fewer = (f" {sign}{len(shown[key])}" * bool(shown[key]) for key, sign in (("more", "+"), ("fewer", "-")))
+    return f"{shown['survivors']}{more}{fewer} / {shown['per survivor']:.0f} / {shown['per clean-correct image']:.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["tiny-vit=128"], metavar="MODEL[+FAULT]=IMAGES")
+    parser.add_argument("--out", required=True, type=Path, help="folder that keeps finished variants")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="variants, by their first letters; the whole is always run"
+    )
+    parser.add_argument("--data", default="cifar10-demo")
+    parser.add_argument("--threat", default="linf:8/255")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--arch", help="of checkpoint files")
+    parser.add_argument("--arch-kwargs", type=json.loads, default={})
+    parser.add_argument("--normalize")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    threat = parse_threat(args.threat)
+    assert isinstance(threat, LpBall)
+    made = {n: a for n, a in variants(threat).items() if n == "whole" or n.startswith(tuple(args.only))}
+    tables = {}
+    for text in args.models:
+        model, _, count = text.rpartition("=")
+        victim = named(model, zoo.FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
+        tables[victim.name] = run(
+            victim, made, threat, load(args.data, limit=int(count)), args.out / victim.name, args.seed
+        )
+    print(
+        "survivors, with how many more (+) or fewer (-) than the whole / passes per survivor / per clean-correct image\n"
+    )
+    print(f"| variant | {' | '.join(tables)} |\n| --- |{' --: |' * len(tables)}")
+    shown = {name: {model: figures(name, found) for model, found in tables.items()} for name in made}
+    for name, cells in shown.items():
+        print(f"| {name} | {' | '.join(map(cell, cells.values()))} |")
+    for name, cells in shown.items():
+        for model, differs in cells.items():
+            for what in ("more", "fewer"):
+                if differs[what]:
+                    print(f"{name}, {model}: {what} survivors: {', '.join(map(str, differs[what]))}")
+    if args.json:
+        args.json.write_text(json.dumps(shown, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What `auto` could be instead: each stage taken out, cut short or joined by another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from vitattack import spec
+from vitattack.attacks.auto import Auto, Stage
+from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.models.probing import attention_layers
+from vitattack.models.rescaled import Rescaled
+from vitattack.models.victim import Victim
+from vitattack.rng import SampleRng
+from vitattack.threat import LpBall
+
+HEAVY = "rule=heavy_ball(size=2, schedule=cosine)"
+AGAIN = f"targets(pgd(steps=8, start=corner, {HEAVY}))"
+# What `auto` could have and does not: the last stage of a round, or the first or the last one of the opening.
+LATER = {
+    "fp64 apgd_ce 20": "fp64(apgd_ce(steps=20))",
+    "mifpe 50": "mifpe(steps=50)",
+    "pm 100": "apgd(steps=100, loss=pm)",
+    "pma 50": "pma(steps=50)",
+    "dlr 100": "apgd(steps=100, loss=dlr)",
+    "odi 20": f"pgd(steps=20, loss=margin, start=odi, {HEAVY})",
+    "apgd_t 30": "targets(apgd(steps=30))",
+    "targets of 8 steps": AGAIN,
+    "fab_t 10": "fab_t(steps=10)",
+    "square 300": "square(queries=300)",
+}
+FIRST = {f"corner of {n} steps": f"pgd(steps={n}, loss=margin, start=corner, {HEAVY})" for n in (4, 8, 16)}
+EARLY = {
+    "pm 8": f"pgd(steps=8, loss=pm, start=corner, {HEAVY})",
+    "mifpe 8": f"pgd(steps=8, loss=mifpe, start=corner, {HEAVY})",
+    "dlr 8": f"pgd(steps=8, loss=dlr, start=corner, {HEAVY})",
+    "ce 8": f"pgd(steps=8, loss=ce, start=corner, {HEAVY})",
+    "odi 8": f"pgd(steps=8, loss=margin, start=odi, {HEAVY})",
+}
+SETTINGS = {
+    **{f"{k} targets": f"k={k}" for k in (3, 5, 7)},
+    **{f"targets of {n} steps": f"steps={n}" for n in (2, 3, 4, 5, 8)},
+    **{f"{k} targets of {n} steps": f"k={k}, steps={n}" for k, n in ((5, 8), (5, 3), (3, 8))},
+    **{f"long runs of {n} steps": f"long={n}" for n in (25, 50, 100, 200)},
+}
+
+
+def built(text: str, ball: LpBall) -> Auto:
+    found = spec.build(text, ball)
+    assert isinstance(found, Auto)
+    return found
+
+
+def without(whole: Auto, *names: str) -> Auto:
+    opening, rounds = (tuple(s for s in part if s.name not in names) for part in (whole.opening, whole.rounds))
+    return replace(whole, opening=opening, rounds=rounds)
+
+
+def variants(ball: LpBall) -> dict[str, Auto]:
+    """Every variant by its name, the whole of it first; what comes to the same is there once."""
+    whole = built("auto", ball)
+    stages = (*whole.opening, *whole.rounds)
+    views = [stage for stage in stages if stage.scale != 1]
+    found = {"whole": whole} | {f"without {stage.name}": without(whole, stage.name) for stage in stages}
+    found["without views"] = without(whole, *(view.name for view in views))
+    found["without rounds"] = replace(whole, rounds=())
+    found |= {f"share 1/{n}": replace(whole, share=1 / n) for n in (16, 8, 2, 1)}
+    found |= {f"at most {n} rounds": replace(whole, most=n) for n in (1, 2)}
+    found |= {name: built(f"auto({text})", ball) for name, text in SETTINGS.items()}
+    again = tuple(Stage("again", spec.build(AGAIN, ball)) if s.name == "apgd margin" else s for s in whole.rounds)
+    found["targets again for apgd margin"] = replace(whole, rounds=again)
+    found["targets of 4 steps, share 1/8"] = replace(built("auto(steps=4)", ball), share=1 / 8)
+    always = tuple(Stage(f"{view.name}, always", Through(view.attack, view.scale)) for view in views)
+    found["views whatever the attention"] = replace(whole, rounds=(*whole.rounds, *always))
+    for name, text in LATER.items():
+        found[f"with {name}"] = replace(whole, rounds=(*whole.rounds, Stage(name, spec.build(text, ball))))
+    for name, text in FIRST.items():
+        found[f"{name} first"] = replace(whole, opening=(Stage(name, spec.build(text, ball)), *whole.opening))
+    for name, text in EARLY.items():
+        found[f"opening with {name}"] = replace(whole, opening=(*whole.opening, Stage(name, spec.build(text, ball))))
+    different: dict[str, Auto] = {}
+    for name, attack in found.items():
+        different |= {} if attack in different.values() else {name: attack}
+    return different
+
+
+@dataclass(frozen=True)
+class Through(Holder):
+    """An attack through a view with scaled attention, asked for or not."""
+
+    inner: Attack
+    scale: float
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        assert isinstance(victim, Victim)
+        layers = attention_layers(victim, victim.grey())
+        return self.inner(Rescaled(victim, torch.full((len(layers),), self.scale), layers=layers), x, y, rng=rng)

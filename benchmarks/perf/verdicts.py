@@ -1,0 +1,110 @@
+"""Verdicts of stored runs, image by image: the rows a comparison is made of, and the runs of an attack on their models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from vitattack import lines
+from vitattack.data import DataSet, load
+from vitattack.evaluation.job import Job
+from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.stages import names
+from vitattack.models import zoo
+from vitattack.models.victim import Victim, digest
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model and the images it is attacked on."""
+
+    model: str
+    name: str = ""
+    threat: str = "linf:8/255"
+    data: str = "cifar10-demo[:256]"
+    arch: str | None = None
+    arch_kwargs: dict[str, Any] = field(default_factory=dict)
+    normalize: str | None = None
+    held_out: bool = False
+
+    @property
+    def options(self) -> zoo.FileOptions:
+        return zoo.FileOptions(self.arch, self.arch_kwargs, normalize=self.normalize)
+
+    @property
+    def shown(self) -> str:
+        return self.name or self.model
+
+
+def read_rows(path: Path) -> list[Row]:
+    known = [f.name for f in fields(Row)]
+    return [
+        Row(**{k: v.plain for k, v in i.keys("a row", known).items()})
+        for i in lines.load(path, "list of rows").items("rows")
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The record of an image and its share of the seconds its batch took."""
+
+    record: SampleRecord
+    seconds: float
+    stage: str
+
+    @property
+    def passes(self) -> int:
+        return self.record.forwards + self.record.backwards
+
+    @property
+    def assurance(self) -> int:
+        """The part of the passes that `auto` spent on what follows its search."""
+        return sum(int(self.record.evidence.get(f"spent {name}", 0)) for name in ("probe", "full"))
+
+    @property
+    def stands(self) -> bool:
+        return self.record.status == "robust"
+
+    @property
+    def attacked(self) -> bool:
+        return self.record.clean == self.record.label
+
+
+def stored(folder: Path, attack: str) -> dict[int, Outcome]:
+    """What a run has stored so far, by image, the last word on each; its seconds go to the images by their passes."""
+    found = {r.index: r for r in map(SampleRecord.parse, (folder / "samples.jsonl").read_text().splitlines())}
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    seconds, stages = sum(event.get("seconds", 0.0) for event in events), names(attack)
+    price = seconds / max(1, sum(r.forwards + r.backwards for r in found.values()))
+    fell = {index: int(record.evidence.get("stage", -1)) for index, record in found.items()}
+    return {
+        index: Outcome(
+            record,
+            price * (record.forwards + record.backwards),
+            stages[fell[index]] if 0 <= fell[index] < len(stages) else "-",
+        )
+        for index, record in found.items()
+    }
+
+
+def references(stores: Sequence[Path], attack: str, victim: Victim, threat: str, data: DataSet) -> dict[int, Outcome]:
+    """Every image of the data that a stored run of the attack on this model has a verdict on."""
+    weights, wanted = digest(victim), set(data.rows)
+    found: dict[int, Outcome] = {}
+    for path in sorted(path for store in stores for path in store.glob("*/job.json")):
+        content = json.loads(path.read_text())
+        job = Job(**{f.name: content[f.name] for f in fields(Job)})
+        if (job.attack, job.weights, job.threat) != (attack, weights, threat):
+            continue
+        if not (path.parent / "events.jsonl").exists():
+            continue
+        theirs = load(job.data)
+        if theirs.set_name != data.set_name or theirs.digest() != job.pixels:
+            print(f"{path.parent.name} is about other images: left out", file=sys.stderr)
+            continue
+        found |= {i: o for i, o in stored(path.parent, attack).items() if i in wanted and i not in found}
+    return found

@@ -1,0 +1,71 @@
+"""Victims whose gradients mislead on purpose: what an attack that follows gradients must not take for robustness."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.models import zoo
+from vitattack.models.projections import query_rows
+from vitattack.models.victim import Victim
+
+FACTOR, LEVELS = 1e3, 16
+
+
+class Times(nn.Module):
+    """A model with its logits multiplied."""
+
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)
+        return logits * self.factor
+
+
+class Levels(nn.Module):
+    """A model that sees pixels in steps of 1/16, which have no gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model((x * LEVELS).round() / LEVELS)
+        return logits
+
+
+def named(text: str, options: zoo.FileOptions = zoo.FileOptions()) -> Victim:
+    """The victim of MODEL or MODEL+FAULT; the options are for checkpoint files."""
+    model, _, fault = text.partition("+")
+    is_file = Path(model).is_file()
+    victim = zoo.load(model, torch.device("cpu"), options if is_file else zoo.FileOptions()).victim
+    victim.name = Path(model).parent.name if is_file else model
+    return planted(victim, fault) if fault else victim
+
+
+def planted(victim: Victim, fault: str) -> Victim:
+    """The victim with gradients that mislead."""
+    if fault == "quantiser":
+        return Victim(
+            Levels(victim),
+            name=f"{victim.name}+{fault}",
+            num_classes=victim.num_classes,
+            input_size=victim.input_size,
+            channels=victim.channels,
+        ).eval()
+    victim = copy.deepcopy(victim)
+    victim.name += f"+{fault}"
+    if fault == "logits":
+        victim.model = Times(victim.model, FACTOR)
+    elif fault == "attention":
+        with torch.no_grad():
+            for tensor, length in query_rows(victim):
+                tensor[:length] *= FACTOR
+    else:
+        raise SystemExit(f"no fault is called '{fault}': logits, attention or quantiser")
+    return victim.eval()
