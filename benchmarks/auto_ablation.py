@@ -26,7 +26,7 @@ from auto_variants import variants
 from planted import named
 from torch import Tensor, nn
 
-from vitattack.attacks.auto import Auto
+from vitattack.attacks.auto import Auto, Stage
 from vitattack.attacks.base import Attack, Crafted, Holder, blank_search
 from vitattack.data import DataSet, load
 from vitattack.evaluation.judge import clean_predictions, judge
@@ -79,11 +79,11 @@ def attacked(victim: Victim, attack: Auto, threat: Threat, data: DataSet, seed: 
 
 
 def remembering(attack: Auto, kept: Kept) -> Auto:
-    parts = (
-        (s._replace(attack=Remembered(s.attack, s.scale, kept)) for s in p) for p in (attack.opening, attack.rounds)
-    )
-    opening, rounds = map(tuple, parts)
-    return replace(attack, opening=opening, rounds=rounds)
+    def kept_in(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(s._replace(attack=Remembered(s.attack, s.scale, kept)) for s in stages)
+
+    parts = {name: kept_in(getattr(attack, name)) for name in ("opening", "rounds", "hard")}
+    return replace(attack, **parts)
 
 
 def told(attack: Auto) -> str:

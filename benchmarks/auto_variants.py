@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -54,28 +56,43 @@ def built(text: str, ball: LpBall) -> Auto:
 
 
 def without(whole: Auto, *names: str) -> Auto:
-    opening, rounds = (tuple(s for s in part if s.name not in names) for part in (whole.opening, whole.rounds))
-    return replace(whole, opening=opening, rounds=rounds)
+    def rest(part: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(stage for stage in part if stage.name not in names)
+
+    return in_rounds(replace(whole, opening=rest(whole.opening)), rest)
+
+
+def in_rounds(whole: Auto, change: Callable[[tuple[Stage, ...]], tuple[Stage, ...]]) -> Auto:
+    """The same change of the rounds, wherever attention saturates and elsewhere."""
+    return replace(whole, rounds=change(whole.rounds), hard=change(whole.hard))
+
+
+def joined(more: Stage, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    return (*stages, more)
 
 
 def variants(ball: LpBall) -> dict[str, Auto]:
     """Every variant by its name, the whole of it first; what comes to the same is there once."""
     whole = built("auto", ball)
-    stages = (*whole.opening, *whole.rounds)
+    stages = (*whole.opening, *whole.hard)
     views = [stage for stage in stages if stage.scale != 1]
     found = {"whole": whole} | {f"without {stage.name}": without(whole, stage.name) for stage in stages}
-    found["without views"] = without(whole, *(view.name for view in views))
-    found["without rounds"] = replace(whole, rounds=())
+    found["without rounds"] = in_rounds(whole, lambda stages: ())
+    found["hard rounds as short as others"] = replace(whole, hard=(*views, *whole.rounds))
+    found["no hard rounds"] = replace(whole, hard=whole.rounds)
     found |= {f"share 1/{n}": replace(whole, share=1 / n) for n in (16, 8, 2, 1)}
     found |= {f"at most {n} rounds": replace(whole, most=n) for n in (1, 2)}
     found |= {name: built(f"auto({text})", ball) for name, text in SETTINGS.items()}
-    again = tuple(Stage("again", spec.build(AGAIN, ball)) if s.name == "apgd margin" else s for s in whole.rounds)
-    found["targets again for apgd margin"] = replace(whole, rounds=again)
+    again = Stage("again", spec.build(AGAIN, ball))
+    found["targets again for apgd margin"] = in_rounds(
+        whole, lambda stages: tuple(again if s.name == "apgd margin" else s for s in stages)
+    )
     found["targets of 4 steps, share 1/8"] = replace(built("auto(steps=4)", ball), share=1 / 8)
     always = tuple(Stage(f"{view.name}, always", Through(view.attack, view.scale)) for view in views)
     found["views whatever the attention"] = replace(whole, rounds=(*whole.rounds, *always))
     for name, text in LATER.items():
-        found[f"with {name}"] = replace(whole, rounds=(*whole.rounds, Stage(name, spec.build(text, ball))))
+        more = Stage(name, spec.build(text, ball))
+        found[f"with {name}"] = in_rounds(whole, partial(joined, more))
     for name, text in FIRST.items():
         found[f"{name} first"] = replace(whole, opening=(Stage(name, spec.build(text, ball)), *whole.opening))
     for name, text in EARLY.items():

@@ -107,7 +107,7 @@ class Auto(Leaf):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(stage.name for stage in (*self.opening, *self.hard, self.tail))
+        return tuple(dict.fromkeys(s.name for s in (*self.opening, *self.hard, *self.rounds, self.tail)))
 
     @property
     def assurance(self) -> Assurance | None:
