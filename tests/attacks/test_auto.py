@@ -62,9 +62,9 @@ def test_who_stands_is_who_autoattacks_gradients_leave() -> None:
 def test_only_the_nearest_quarter_pays_for_a_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
-    opening = 9 + 1 + 9 * 6
+    opening = 1 + 9 * 6
     assert evidence["forwards"].tolist() == [opening + (row == 0) + 22 * (row >= 48) for row in range(64)]
-    assert evidence["backwards"].tolist() == [8 + 45 + 20 * (row >= 48) for row in range(64)]
+    assert evidence["backwards"].tolist() == [45 + 20 * (row >= 48) for row in range(64)]
     assert evidence["margin"].argsort().tolist() == list(range(64))
 
 
@@ -89,7 +89,7 @@ def test_rounds_take_in_everybody_once_one_of_them_broke_somebody() -> None:
     attack = replace(built("auto"), rounds=(Stage("planted", Planted()),), chunk=1000)
     evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
     assert asked == [tuple(range(48, 64)), tuple(range(63))]
-    assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == 2
+    assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == 1
 
 
 @pytest.mark.parametrize(("queries", "saturated"), [(1.0, False), (1e5, True)])
@@ -106,10 +106,14 @@ def test_a_model_without_attention_is_attacked_without_views() -> None:
     x = toy_pictures(4)
     y = victim(x).detach().argmax(1)
     evidence = built("auto(long=4)", LpBall("linf", 1e-6))(victim, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
-    assert not bool(evidence["fooled"].any()) and int(evidence["forwards"].max()) == 1 + 9 + 1 + 9 * 6 + 2 * 5
+    assert not bool(evidence["fooled"].any()) and int(evidence["forwards"].max()) == 1 + 1 + 9 * 6 + 2 * 5
 
 
-def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(tmp_path: Path) -> None:
+def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Auto, "assurance", None)
+
     class Pair(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             first = x.flatten(1)[:, :4]
@@ -128,7 +132,7 @@ def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(tmp_pa
     assert [r.status for r in other.records] == [r.status for r in whole.records]
 
 
-@pytest.mark.parametrize("passes", [21, 60, 150, 403])
+@pytest.mark.parametrize("passes", [106, 150, 250, 403])
 def test_a_budget_is_never_exceeded_and_is_spent(passes: int) -> None:
     victim, x, y = levels(40)
     records = (
@@ -136,18 +140,18 @@ def test_a_budget_is_never_exceeded_and_is_spent(passes: int) -> None:
     )
     spent = [r.forwards + r.backwards for r in records]
     assert max(spent) <= passes
-    assert min(spent) > passes - (41 + 4) or passes < 150  # not even the shortest stage of the rounds has room
+    assert min(spent) > passes - (41 + 4) or passes == 106  # not even the shortest stage of the rounds has room
 
 
 def test_a_budget_below_the_first_stage_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"pays for no stage: give at least 21"):
-        spec.build("auto(passes=20)", BALL)
+    with pytest.raises(UsageError, match="pays for no stage of auto: give at least 106"):
+        spec.build("auto(passes=105)", BALL)
 
 
 def test_until_converged_every_survivor_pays_for_the_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10, until=converged)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
-    assert evidence["forwards"].tolist() == [9 + 1 + 9 * 6 + (row == 0) + 22 for row in range(64)]
+    assert evidence["forwards"].tolist() == [1 + 9 * 6 + (row == 0) + 22 for row in range(64)]
 
 
 def test_bfloat16_gradients_agree_where_attention_is_flat_and_not_where_it_is_peaked() -> None:
@@ -197,7 +201,7 @@ def test_what_bfloat16_claims_in_vain_is_searched_again_in_float32(monkeypatch: 
     half = built("auto(long=10)", ball).in_half()(victim, x, y, rng=rng).evidence
     assert 2 <= int(plain["fooled"].sum()) <= 22
     assert not bool((plain["fooled"] & ~half["fooled"]).any())
-    assert int(half["backwards"][~half["fooled"]].min()) > 8 + 9 * 5  # the whole opening, in float32
+    assert int(half["backwards"][~half["fooled"]].min()) >= 9 * 5  # the whole opening, in float32
 
 
 def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,18 +223,18 @@ def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pyt
 
     attack = replace(
         built("auto"),
-        opening=(Stage("corner", Watched("corner")),),
+        opening=(Stage("first", Watched("first")),),
         rounds=(Stage("round", Watched("round")),),
         tail=Stage(TAIL, Watched(TAIL)),
         half=True,
     )
-    monkeypatch.setattr(Auto, "names", property(lambda self: ("corner", "round", TAIL)))
+    monkeypatch.setattr(Auto, "names", property(lambda self: ("first", "round", TAIL)))
     attack(victim, x, y, rng=SampleRng(0, tuple(range(12))))
     assert seen == [
-        ("corner Half", 12),
+        ("first Half", 12),
         ("round Half", 8),
         (f"{TAIL} Victim", 12),
-        ("corner Victim", 11),
+        ("first Victim", 11),
         ("round Victim", 8),
     ]
 

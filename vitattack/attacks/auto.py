@@ -35,11 +35,12 @@ from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked together: the unit of resume and of sharding
-SCALES = (0.5, 0.3, 0.1)  # of the attention scores, in the views
+SCALES = (0.3,)  # of the attention scores, in the views
 TAIL = "fp32 tail"
-NAMES = ("corner", "targets", *(f"scale {c:g}" for c in SCALES), "apgd margin", "apgd_ce", TAIL)
+NAMES = ("targets", *(f"scale {c:g}" for c in SCALES), "apgd margin", "apgd_ce", TAIL)
 MOST = 8  # rounds without a budget
 WATCHED = 16  # images of a block that are looked at beforehand
+LOOKS = 2  # forwards of the block's first image before any stage
 # Passes around a stage: the clean forward, the confirmation of a claim, and the judge's two looks.
 AROUND = 4
 
@@ -89,7 +90,15 @@ class Auto(Leaf):
 
     def in_half(self) -> Auto:
         """The same attack, searching in bfloat16 where that finds the same."""
+        self.check_budget(2 * self.opening[0].price + self.tail.price + LOOKS + auto_looks.PASSES)
         return replace(self, half=True)
+
+    def check_budget(self, least: int) -> None:
+        """Refuses a budget that a stage, with all that goes around it, does not fit into."""
+        if self.passes is not None and self.passes < least + AROUND:
+            raise UsageError(
+                f"a budget of {self.passes} passes pays for no stage of auto: give at least {least + AROUND}"
+            )
 
     def with_loss(self, loss: AnyLoss) -> Auto:
         raise UsageError("auto chooses its losses itself: give the loss to pgd or apgd")
@@ -121,6 +130,7 @@ class Auto(Leaf):
         """The opening and the rounds; a second search goes on with numbers of its own, hence other noise."""
         before = self.most + 1 if again else 0
         block.run(self.opening, block.standing(), 0, before)
+        idle = 0  # rounds in turn that broke nobody; where attention saturates, hence gradients mislead, it takes two
         everybody = self.passes is not None or self.until is not None
         # a budget ends by itself, and so does a search that goes on only while somebody falls
         for turn in count(before + 1) if everybody else range(before + 1, before + 1 + self.most):
@@ -128,8 +138,8 @@ class Auto(Leaf):
             if turn == before + 1 and not everybody:
                 rows = block.nearest(rows, max(self.least, round(self.share * len(rows))))
             spent = block.spent
-            fell = block.run(self.rounds, rows, len(self.opening), turn)
-            if block.spent == spent or (not fell and (self.until or not self.passes)):
+            idle = 0 if block.run(self.rounds, rows, len(self.opening), turn) else idle + 1
+            if block.spent == spent or (idle > block.saturated and (self.until or not self.passes)):
                 break
 
 
@@ -158,7 +168,7 @@ class _Block:
             agreed = auto_looks.agreement(self.victim, half, self.auto.ball, x, y, rng)
             self.evidence["agreement"] = torch.full_like(self.evidence["margin"], agreed)
             for passes in ("forwards", "backwards"):
-                self.evidence[passes][first] += auto_looks.STEPS + 3
+                self.evidence[passes][first] += auto_looks.PASSES // 2
             self.half = half if agreed >= auto_looks.AGREEMENT else None
 
     @property
@@ -247,27 +257,24 @@ def auto(
     *,
     steps: int = 5,
     k: int = 9,
-    long: int = 100,
+    long: int = 50,
     passes: int | None = None,
     until: Literal["converged"] | None = None,
 ) -> Auto:
-    """AutoAttack's verdict at a fraction of its cost: a corner start, nine targets, then only what still pays.
+    """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then only what still pays.
 
-    8 margin steps from a corner, `steps` steps towards each of `k` classes; then rounds of APGD on the margin and on
-    cross-entropy and, where attention saturates, views with scaled scores, on the quarter nearest to the boundary, and
-    on every sample as long as a round breaks one. `passes` is a budget per sample, all of which is spent;
+    `steps` margin steps from a corner of the ball towards each of `k` classes; then rounds of APGD, `long` steps on the
+    margin and on cross-entropy, and, where attention saturates, views with scaled scores, on the quarter nearest to
+    the boundary, and on every sample as long as a round breaks one. `passes` is a budget per sample, all of which is spent;
     until=converged goes on over all samples until a round breaks none.
     """
     rule = HeavyBall(2.0, Cosine())
-    short = pgd(ball, steps=8, loss=Margin(), start=Corner(), rule=rule)
-    aimed = targets(pgd(ball, steps=steps, start=Corner(), rule=rule), k=k)
+    short = pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=rule)
     views = tuple(Stage(f"scale {c:g}", replace(short, steps=20), c) for c in SCALES)
-    first = Stage("corner", short)
-    if passes is not None and passes < first.price + AROUND:
-        raise UsageError(f"auto(passes={passes}) pays for no stage: give at least {first.price + AROUND}")
+    first = Stage("targets", targets(short, k=k))
     found = Auto(
         ball,
-        (first, Stage("targets", aimed)),
+        (first,),
         (
             *views,
             Stage("apgd margin", apgd(ball, steps=long, loss=Margin())),
@@ -278,4 +285,5 @@ def auto(
         until=until,
     )
     assert found.names == NAMES
+    found.check_budget(first.price + LOOKS)
     return found

@@ -19,6 +19,7 @@ from vitattack.threat import LpBall
 # Gradient signs of both precisions agree on at least this share of pixels, or the search stays in float32.
 AGREEMENT = 0.99
 STEPS = 5  # the second look is taken this far into an ascent
+PASSES = 2 * (STEPS + 1 + 2)  # of one image, for the agreement: forwards and backwards of both precisions
 
 
 def attention(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
@@ -39,10 +40,7 @@ def attention(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
 
 
 def agreement(victim: nn.Module, other: nn.Module, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> float:
-    """The share of pixels whose gradient has the same sign in both, at a corner and STEPS steps on, the worse of the two.
-
-    Costs STEPS + 1 passes of `victim` and two of `other`.
-    """
+    """The share of pixels whose gradient has the same sign in both, at a corner and STEPS steps on, the worse of the two."""
     rule = HeavyBall(1.0)
     x_adv, state, shares = Corner()(ball, x, victim=victim, rng=rng), rule.init(x, STEPS), []
     with frozen(victim), torch.enable_grad():

@@ -284,18 +284,16 @@ def _auto(attack: Outline, how: Asked) -> Passes:
     What the assurance adds is at most 15 % of that, unless it escalates.
     """
     steps, k, long = (attack.values[name] for name in ("steps", "k", "long"))
-    corner = _gradient(Outline("pgd"), how, 8)
     aimed = _aimed(Outline("pgd"), _gradient(Outline("pgd"), how, steps), k, how)
     longer = _gradient(Outline("apgd"), how, long)
     total, budget = Passes(2), attack.values.get("passes")
     if budget is None:
-        return total.plus(corner).plus(aimed).plus(longer.times(2))
+        return total.plus(aimed).plus(longer.times(2))
 
     def room(stage: Passes) -> bool:
         return bool(sum((*total, *stage)) + 4 <= budget)  # a clean forward, a claim confirmed, two looks of the judge
 
-    for stage in (corner, aimed):
-        total = total.plus(stage) if room(stage) else total
+    total = total.plus(aimed)
     while room(longer):
         total = total.plus(longer)
     return total
