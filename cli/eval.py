@@ -31,10 +31,9 @@ def with_effort(attacks: tuple[str, ...], budget: int | None, until: str | None)
         asked["until"] = Call(until)
     if not asked:
         return attacks
-    found = tuple(spec.with_options(text, "auto", asked) for text in attacks)
-    if all(text == spec.canonical(before) for text, before in zip(found, attacks, strict=True)):
+    if not any(spec.names(text, "auto") for text in attacks):
         raise click.UsageError("--budget and --until are for auto: name auto, or give another attack its own steps")
-    return found
+    return tuple(spec.with_options(text, "auto", asked) for text in attacks)
 
 
 @click.command(

@@ -108,6 +108,15 @@ def with_scales(text: str, scales: Node) -> str:
     return canonical(replaced(parse(canonical(text))))
 
 
+def names(text: str, name: str) -> bool:
+    """Whether an attack is, or holds, the one of this name."""
+
+    def within(node: Node) -> bool:
+        return isinstance(node, Call) and (node.name == name or any(map(within, node.args)))
+
+    return within(parse(canonical(text)))
+
+
 def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
     """The attack with these options wherever it names `name`; as it was where it does not."""
 

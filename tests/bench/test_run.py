@@ -196,3 +196,26 @@ def children() -> list[int]:
     import multiprocessing
 
     return [each.pid for each in multiprocessing.active_children() if each.pid is not None]
+
+
+@pytest.mark.slow
+def test_passes_over_survivors_are_told_of_and_read_as_the_last_word(tmp_path: Path) -> None:
+    """Whoever keeps the records of a worker elsewhere has those of later passes batch by batch."""
+    seen: list[int] = []
+    cell = replace(CELLS[2], attack="auto(steps=1, k=1, long=60)", threat="linf:0.0001", data="cifar10-demo[:8]")
+
+    class Counting(Listener):
+        def keyed(self, folder: str, root: Path) -> None:
+            self.path = root / folder / "samples.jsonl"
+
+        def moved(self, done: int, total: int) -> None:
+            seen.append(self.path.read_bytes().count(b"\n"))
+            assert (done, total) in ((0, 8), (8, 8))
+
+    outcome = tasks_module.run_task(Task(cell, cell.attack, 1, str(tmp_path), device="cpu"), Counting())
+    assert outcome.status == "ok" and outcome.folder is not None, outcome.error
+    records = list(index.records(tmp_path / outcome.folder))
+    probed = sum(r.pass_number == 2 for r in records)
+    assert [r.index for r in records] == list(range(8)) and probed >= 1
+    assert seen == [0, 8, 8, 8 + probed]
+    assert index.result_in(tmp_path / outcome.folder) is not None

@@ -184,6 +184,8 @@ def test_every_attack_describes_itself_with_its_cost(here: Here) -> None:
             ["eval", "tiny-vit", "spatial", "--threat", "spatial:16"],
             "write spatial, spatial:16px,30deg or spatial:4.17%",
         ),
+        (["eval", "tiny-vit", "pgd", "--budget", "passes=500"], "--budget and --until are for auto"),
+        (["eval", "tiny-vit", "auto(passes=20)", "--budget", "passes=20"], "pays for no stage"),  # and not: name auto
         (["attacks", "info", "pg"], "unknown attack 'pg': did you mean pgd"),
     ],
 )

@@ -92,7 +92,7 @@ def test_one_image_is_confirmed_in_a_pair() -> None:
 
     x = torch.full((1, 1, 2, 2), 0.45)
     (record,) = verdicts(Watching(), x, x + 0.09)
-    assert record.status == "fooled" and sizes == [1, 1, 2]
+    assert record.status == "fooled" and sizes == [1, 1, 2] and record.forwards == sum(sizes)
 
 
 def test_evidence_reaches_the_record() -> None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import evaluate, spec
-from vitattack.attacks.auto import NAMES, Auto
+from vitattack.attacks.auto import MOST, NAMES, Auto
 from vitattack.attacks.ensemble import autoattack
 from vitattack.evaluation.api import Reporter
-from vitattack.evaluation.auto_report import auto_report, most_fragile
+from vitattack.evaluation.auto_report import auto_doubts, auto_report, most_fragile
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.records import SampleRecord, Watch
 from vitattack.evaluation.result import Result
@@ -205,3 +205,79 @@ def test_what_only_measures_also_measures_the_second_pass() -> None:
     found = run(Masked(), 24, f"perceptual({QUICK}, lpips=False)")
     assert found.robust.correct == 0 and all("ssim" in r.evidence for r in found.records)
     assert auto_report(found.job, found.records) is not None
+
+
+def reported(*records: SampleRecord, attack: str = "auto") -> tuple[list[str], list[str]]:
+    """Notes and doubts of records alone."""
+    job = replace(JOB, attack=attack)
+    told = auto_report(job, records)
+    assert told is not None
+    return list(told.notes), list(auto_doubts(job, records))
+
+
+def test_survivors_that_all_fall_to_the_probe_leave_nobody_to_speak_of() -> None:
+    fallen = replace(record(0, "fooled", number=PROBED), evidence={"stage": len(NAMES), "round": -1, "spent probe": 99})
+    notes, doubts = reported(fallen)
+    assert "assurance: all 1 survivors were probed, and all of them fell" in notes
+    assert len(doubts) == 1 and "square, which sees logits alone" in doubts[0]  # and nothing of a last round
+    assert '"square(queries=20000)" --threat linf:0.1 --data "d"' in doubts[0]
+
+
+def test_a_last_round_that_still_broke_samples_is_said() -> None:
+    late = replace(record(0, "fooled"), evidence={"stage": NAMES.index("apgd margin"), "round": MOST})
+    assert any("rounds still broke samples" in doubt for doubt in reported(late)[1])
+    early = replace(late, evidence={"stage": 0, "round": 0})
+    assert reported(early, record(1, spent=10))[1] == []
+
+
+def test_blind_gradients_are_not_laid_at_the_door_of_cross_entropy_or_of_the_probe() -> None:
+    """Escalated because no stage saw a gradient: no probe broke anybody, and no loss had a gradient."""
+    seen = {"stage": len(NAMES) + 4, "round": -1, "zero_grad": True, "ce_flat": True, "spent full": 900}
+    fallen = replace(record(0, "fooled", number=ESCALATED), evidence=seen)
+    notes, doubts = reported(fallen, record(1))
+    assert any("gradients vanish on survivors" in note for note in notes)
+    assert not any("cross-entropy" in doubt or "the probe broke" in doubt for doubt in doubts)
+
+
+def test_who_falls_at_once_leaves_no_ladder() -> None:
+    notes, _ = reported(replace(record(0, "fooled", spent=8), evidence={"stage": 0, "round": 0}))
+    assert notes == ["standing by passes per sample: the last one fell after 8"]
+
+
+class Batchwise(nn.Module):
+    """Fooled in large batches alone: the judge's second look, at half the batch, confirms nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        level = x.flatten(1).mean(1, keepdim=True)
+        return torch.cat([10 * (level - (0.45 if len(x) >= 20 else 0.2)), *[0 * level] * 9], 1)
+
+
+def test_a_success_that_is_not_confirmed_is_not_tried_again_on_a_budget() -> None:
+    free = run(Batchwise(), 24, "auto(long=10)", batch_size=64)
+    found = run(Batchwise(), 24, "auto(long=10, passes=150)", batch_size=64)
+    assert found.fragile == 24 and max(r.forwards + r.backwards for r in found.records) <= 150
+    assert sum(r.backwards for r in found.records) < sum(r.backwards for r in free.records)
+
+
+def test_fresh_shards_run_the_second_pass_again(tmp_path: Path) -> None:
+    heard: list[str] = []
+    quick = "auto(k=1, steps=1, long=2)"
+
+    class Ears(Reporter):
+        def again(self, job: Job, name: str) -> Watch:
+            heard.append(name)
+            return lambda records, total: None
+
+    for fresh in (False, True):
+        for number in (0, 1):
+            evaluate(
+                Masked(),
+                quick,
+                data=images(260),
+                out=tmp_path,
+                shard=(number, 2),
+                fresh=fresh,
+                reporter=Ears(),
+                **SETTINGS,
+            )
+    assert heard == ["probe", "full", "probe", "full", "probe", "full"]

@@ -340,3 +340,26 @@ def test_a_module_named_twice_is_called_by_its_name() -> None:
     for model, name in ((toy("one", 0), "one"), (nn.Flatten(), "Flatten")):
         with pytest.raises(UsageError, match=f"'{name}' is named twice"):
             transfer([model, model], attack="fgsm", threads=1)
+
+
+def test_auto_on_the_diagonal_has_its_later_passes_and_the_store_answers_afterwards(
+    tmp_path: Path, pair: tuple[Victim, Victim], images: Images
+) -> None:
+    """Candidates of other cells are those of the first pass."""
+    settings = {**SETTINGS, "threat": "linf:0.001"}
+    attack = "auto(steps=5, long=100)"
+    matrix = transfer(pair, attack=attack, data=images, out=tmp_path, **settings)
+    alone = evaluate(pair[0], attack, data=images, out=tmp_path / "alone", **settings).results[0]
+    assert list(matrix.white_box["one"].records) == list(alone.records)
+    assert {r.pass_number for r in alone.records} == {1, 2}
+    assert any("crafting ends where the source first errs" in note for note in matrix.notes)
+    before = files(tmp_path)
+    heard: list[bool] = []
+
+    class Ears(Reporter):
+        def done(self, result: Result | None, from_store: bool) -> None:
+            heard.append(from_store)
+
+    again = transfer(pair, attack=attack, data=images, out=tmp_path, reporter=Ears(), **settings)
+    assert heard == [True, True] and files(tmp_path) == before
+    assert [c.accuracy for c in again.cells] == [c.accuracy for c in matrix.cells]

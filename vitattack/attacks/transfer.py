@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitattack import losses
+from vitattack.attacks.auto import Auto
 from vitattack.attacks.base import (
     Attack,
     Calibration,
@@ -185,7 +186,7 @@ def hurried(attack: Attack) -> tuple[str, ...]:
 def _stops_early(attack: Any) -> bool:
     if isinstance(attack, Stages):
         return len(attack.attacks) > 1 or _stops_early(attack.attacks[0])
-    if isinstance(attack, Square | FAB | CWL2 | Reference) or _aims_often(attack):
+    if isinstance(attack, Auto | Square | FAB | CWL2 | Reference) or _aims_often(attack):
         return True
     if hasattr(attack, "inner"):
         return _stops_early(attack.inner)

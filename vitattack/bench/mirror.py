@@ -81,8 +81,10 @@ class Copy:
             raise Locked(f"another process is writing {self._lock.name}: wait for it, or give another --out") from None
         if fresh:
             self._lock.truncate(0)
-            alone = ["learned.json"] if shard[1] == 1 else []
-            for name in (self._growing[1], "result.json", *alone):
+            other = (
+                "learned.json" if shard[1] == 1 else "samples.jsonl"
+            )  # the merged file may have later passes behind it
+            for name in (self._growing[1], "result.json", other):
                 (folder / name).unlink(missing_ok=True)
 
     def seed(self, *, alone: bool = False) -> dict[str, bytes]:

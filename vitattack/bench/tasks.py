@@ -93,6 +93,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
     class Ears(api.Reporter):
         folder: str | None = None
         from_store = False
+        stored = (0, 0)
 
         def keyed(self, job: Job, root: Path) -> None:
             self.folder = job.folder
@@ -104,9 +105,14 @@ def _run(task: Task, listener: Listener) -> Outcome:
             def watch(records: Sequence[SampleRecord], total: int) -> None:
                 nonlocal done
                 done += len(records)
+                self.stored = (done, total)
                 listener.moved(done, total)
 
             return watch
+
+        def again(self, job: Job, name: str) -> Watch:
+            # every image is stored already; what a pass over survivors adds still has to reach whoever keeps it
+            return lambda records, total: listener.moved(*self.stored)
 
         def done(self, result: Result | None, from_store: bool) -> None:
             self.from_store = from_store

@@ -55,6 +55,8 @@ class Assured:
                 f"{self.fell} of {self.probed} probed survivors fell" if self.fell else "gradients vanish on survivors"
             )
             return f"assurance: {why}: all {self.survivors} met AutoAttack, which broke {self.broke} more"
+        if self.fell:
+            return f"assurance: all {self.survivors} survivors were probed, and all of them fell"
         if not self.probed:
             return "assurance: none, 15 % of so few passes do not pay for a probe"
         return (
@@ -90,7 +92,8 @@ class AutoReport:
     def notes(self) -> Iterator[str]:
         if self.last:
             steps = ", ".join(f"{correct} after {passes:,}" for passes, correct in self.standing)
-            yield f"standing by passes per sample: {steps}; the last one fell after {self.last:,}"
+            before = f"{steps}; " if steps else ""
+            yield f"standing by passes per sample: {before}the last one fell after {self.last:,}"
         if self.agreement is not None:
             yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
         if self.assured:
@@ -152,7 +155,7 @@ def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
     left = [r for r in attacked if r.status == "robust"]
 
     def run(attack: str) -> str:
-        return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat}'
+        return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat} --data "{job.data}"'
 
     blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
     if blind > BLIND * len(left):
@@ -160,7 +163,8 @@ def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
             f"no stage saw a gradient on {blind} of {len(left)} survivors: gradient attacks are blind here and the number "
             f"is an upper bound; {run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
         )
-    flat = sum(bool(r.evidence.get("ce_flat")) for r in attacked)
+    # where no loss has a gradient, nothing is said of cross-entropy
+    flat = sum(bool(r.evidence.get("ce_flat")) and not r.evidence.get("zero_grad") for r in attacked)
     if flat:
         yield (
             f"cross-entropy had a gradient of exactly zero on {flat} samples (its floor in float32): attacks that follow "
@@ -172,7 +176,7 @@ def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
             f"square, which sees logits alone, broke {by_square} samples that gradients had left: they may be masked; "
             f"{run('square(queries=20000)')}"
         )
-    elif report.assured and report.assured.escalated and not blind:
+    elif report.assured and report.assured.escalated and report.assured.fell:
         yield (
             f"the probe broke survivors, so all of them met AutoAttack: stronger attacks may break more; "
             f"{run('restarts(5, autoattack)')}"
@@ -188,7 +192,9 @@ def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
         yield "a budget leaves no room for the assurance: survivors met no probe; drop the budget for one"
         if late:
             yield f"{late} samples fell to the last quarter of the budget: next: a larger one, or --until converged"
-    elif "until" not in options and any(int(r.evidence.get("round", -1)) % (MOST + 1) == MOST for _, r in fooled):
+    elif "until" not in options and any(
+        stage in NAMES and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
+    ):
         yield f"the last of {MOST} rounds still broke samples; {run('auto(until=converged)')}"
 
 

@@ -105,7 +105,7 @@ class Batches:
         outcomes = self._attacked(rows, x, y, clean, rng, others)
         # A success that hangs on rounding keeps its sample under attack: once more, with other noise.
         loose = torch.tensor([outcome.record.fragile for outcome in outcomes], device=x.device)
-        if bool(loose.any()):
+        if bool(loose.any()) and getattr(self.attack, "passes", None) is None:  # a budget does not pay for two tries
             kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
             second = self._attacked(kept, x[loose], y[loose], clean[loose], rng[loose].child("again"), {})
             by_row = {outcome.record.index: outcome for outcome in second}

@@ -54,8 +54,9 @@ def judge(
         success = finite & (first != y[attacked])
         doubtful = success | (claimed & finite)
         if bool(doubtful.any()):
+            alone = int(allowed.sum()) == 1  # looked at as a pair, for want of halves
             second[doubtful] = _again(victim, crafted.x_adv[doubtful], batch=int(allowed.sum()))
-            spent += doubtful.long()
+            spent += doubtful.long() * (2 if alone else 1)
     confirmed = success & (second >= 0) & (second != y[attacked])
     fragile = doubtful & ~confirmed
 

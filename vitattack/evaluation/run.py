@@ -44,13 +44,13 @@ def numerics(threads: int) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
-def stored(root: Path, job: Job, data: DataSet, attack: Attack) -> Result | None:
-    """The result of a finished job, from the store alone."""
+def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool = True) -> Result | None:
+    """The result of a finished job, from the store alone; without `again` of one that has a first pass alone."""
     content = finished(root, job)
     if content is None:
         return None
     folder = root / job.folder
-    past = history(folder / "samples.jsonl", attack, job, list(data.cut(together(attack, job))))
+    past = history(folder / "samples.jsonl", attack if again else None, job, list(data.cut(together(attack, job))))
     if len(past.records) != len(data) or past.again is not None:
         return None
     learned = read_json(folder / "learned.json")

@@ -54,7 +54,7 @@ class History(NamedTuple):
     left: Sequence[tuple[int, ...]] = ()
 
 
-def due(attack: Attack, job: Job, records: Sequence[SampleRecord], done: int) -> Again | None:
+def due(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> Again | None:
     """The pass that follows the pass `done`, if any does."""
     offered: Assurance | None = getattr(attack, "assurance", None)
     left = [record for record in records if record.status == "robust"]
@@ -77,8 +77,8 @@ def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:
     return tuple(rows[place] for place in sorted(first.tolist()))
 
 
-def history(path: Path, attack: Attack, job: Job, batches: Sequence[tuple[int, ...]]) -> History:
-    """Reads a file of records, pass by pass."""
+def history(path: Path, attack: Attack | None, job: Job, batches: Sequence[tuple[int, ...]]) -> History:
+    """Reads a file of records, pass by pass; without an attack there is but one."""
     records, end = whole_batches(path, batches)
     latest = {record.index: record for record in records}
     if len(records) < sum(map(len, batches)):

@@ -113,10 +113,21 @@ class Sink:
         return self._all[first:last]
 
     def _forget_everything(self) -> None:
-        """Under the lock, and only what is this shard's own: another process may be writing beside it."""
+        """Under the lock, and only what is this shard's own or of all: another process may be writing beside it."""
+        if self._shard[1] > 1:
+            self._forget_whole()
         self._stream.truncate(0)
         for name in (self._events, "result.json", *(["learned.json"] if self._shard[1] == 1 else [])):
             (self.folder / name).unlink(missing_ok=True)
+
+    def _forget_whole(self) -> None:
+        """What was merged, and what later passes have put behind it: equal records would keep the old passes."""
+        with suppress(FileNotFoundError), self.path.open("r+b") as whole:
+            try:
+                fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Locked(f"another process is writing {self.path}: wait for it, or give another --out") from None
+            whole.truncate(0)
 
     @property
     def _events(self) -> str:

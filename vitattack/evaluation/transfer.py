@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ from vitattack.evaluation.matrix import Cell, Matrix
 from vitattack.evaluation.records import SampleRecord, Watch
 from vitattack.evaluation.result import Result
 from vitattack.evaluation.run import finish, note_leaks, numerics, prepared, stored
+from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.store import Sink
 from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
@@ -152,7 +154,7 @@ class Row:
         """The result on every target and on the source itself, by name."""
         models = {model.name: model for model in (self.source, *self.targets)}
         jobs = {name: self._job(model) for name, model in models.items()}
-        kept = {} if fresh else {n: stored(self.root, jobs[n], model.data, self.attack) for n, model in models.items()}
+        kept = {} if fresh else {name: self._stored(model, jobs[name]) for name, model in models.items()}
         results = {name: result for name, result in kept.items() if result is not None}
         shown = replace(self.job, attack=f"{self.job.attack} on {self.source.name}")
         if len(results) == len(jobs):
@@ -164,9 +166,13 @@ class Row:
             attack = self._fill(models, sinks, cut, reporter.job(shown, number, count))
             for name, job in jobs.items():
                 if name not in results:
-                    results[name] = self._finish(models[name], job, sinks, attack)
+                    results[name] = self._finish(models[name], job, sinks, attack, partial(reporter.again, shown))
         reporter.done(replace(results[self.source.name], job=shown), False)
         return results
+
+    def _stored(self, model: Contestant, job: Job) -> Result | None:
+        """Later passes over survivors are of the white-box job alone: what they craft is shown to nobody else."""
+        return stored(self.root, job, model.data, self.attack, again=model is self.source)
 
     def _job(self, target: Contestant) -> Job:
         """The white-box job, or that of a cell: never the one of `eval` with transfer(...), which crafts per target."""
@@ -230,14 +236,19 @@ class Row:
         images = at_size(self.calibration, self.source.size)
         return read_batch(images, images.rows, self.source.victim, self.place)[:2]
 
-    def _finish(self, model: Contestant, job: Job, sinks: dict[str, Sink], attack: Attack) -> Result:
+    def _finish(
+        self, model: Contestant, job: Job, sinks: dict[str, Sink], attack: Attack, again: Callable[[str], Watch]
+    ) -> Result:
         sink, own = sinks[model.name], sinks[self.source.name]
         doubts = [*attack.doubts()]
         mine, theirs = _crafted(sink), _crafted(own)
         if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
             doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
         expected = None if model.rescaled else api.expected_clean(model.loaded, model.data)
-        return finish(sink, sink.records, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
+        records = sink.records
+        if model is self.source:
+            records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)
+        return finish(sink, records, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
 
 
 def craft(

@@ -63,7 +63,8 @@ def _stages(result: Result, several: bool) -> Iterator[str]:
     """Which stage broke how many."""
     told = auto_report(result.job, result.records)
     if told:
-        yield from told.notes
+        where = f"at {result.job.threat}, " if several else ""
+        yield from (f"{where}{note}" for note in told.notes)
         return
     broken = stages.broken(result.job.attack, result.records)
     if broken:
