@@ -121,7 +121,7 @@ TEXTS = [
     "eot(worst(pgd(steps=2), pgd(steps=1, stop=never)), n=2)",
     "eot(restarts(2, square(queries=3)), n=2)",
     "fp64(worst(pgd(steps=2), fab(steps=2)))",
-    *(f"auto(passes={passes}, steps=2, k=2, long=4)" for passes in (17, 40, 60, 100)),
+    *(f"auto(passes={passes}, steps=2, k=2, long=4)" for passes in (18, 40, 60, 100)),
     "auto(until=converged, steps=2, k=2, long=4)",
     "aas(pgd(steps=2), preset=full, restarts=1, batches=1, batch=2, calibration=2, rank_steps=1, steps=1)",
     "aas(pgd(steps=2), batch=2, calibration=2, rank_steps=1, steps=1)",

@@ -41,8 +41,8 @@ NAMES = ("targets", "view", "apgd margin", "apgd_ce", TAIL)
 MOST = 8  # rounds without a budget
 WATCHED = 16  # images of a block that are looked at beforehand
 LOOKS = 2  # forwards of the block's first image before any stage
-# Passes around a stage: the clean forward, the confirmation of a claim, and the judge's two looks.
-AROUND = 4
+# Passes around a stage: the clean forward, the confirmation of a claim, the judge's looks, the second of which may be a pair.
+AROUND = 5
 
 
 class Stage(NamedTuple):
@@ -163,6 +163,7 @@ class _Block:
         """What the first images say of the model, before any is attacked."""
         x, y, first = self.x[:WATCHED], self.y[:WATCHED], slice(0, WATCHED)
         self.layers, self.saturated = auto_looks.attention(self.victim, x)
+        self.evidence["saturated"] = torch.full_like(self.evidence["fooled"], self.saturated)
         self.evidence["forwards"][:1] += 1
         self.evidence["forwards"][first] += len(self.layers) > 0
         if self.auto.half:

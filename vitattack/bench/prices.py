@@ -291,7 +291,7 @@ def _auto(attack: Outline, how: Asked) -> Passes:
         return total.plus(aimed).plus(longer.times(2))
 
     def room(stage: Passes) -> bool:
-        return bool(sum((*total, *stage)) + 4 <= budget)  # a clean forward, a claim confirmed, two looks of the judge
+        return bool(sum((*total, *stage)) + 5 <= budget)  # `AROUND` of auto.py: clean, claim, judge
 
     total = total.plus(aimed)
     while room(longer):

@@ -181,11 +181,11 @@ def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
             f"the probe broke survivors, so all of them met AutoAttack: stronger attacks may break more; "
             f"{run('restarts(5, autoattack)')}"
         )
-    views = sum(stage == "view" for stage, _ in fooled)
-    if views:
+    if any(r.evidence.get("saturated") for r in left):
+        views = sum(stage == "view" for stage, _ in fooled)
         yield (
-            f"{views} samples fell to the view with scaled attention scores: the softmax saturates; "
-            f"next: vitattack diagnose-softmax {job.model}"
+            f"the attention softmax saturates, which misleads gradients ({views} samples fell to the view with scaled scores "
+            f"alone): vitattack diagnose-softmax {job.model}; {run('autoattack')}"
         )
     if "passes" in options:
         late = sum(r.forwards + r.backwards > 0.75 * int(str(options["passes"])) for _, r in fooled)

@@ -19,7 +19,7 @@ SCHEMA = pa.schema(
         ("status", pa.dictionary(pa.int32(), pa.string())),
         ("size", pa.float64()),
         *((name, pa.bool_()) for name in ("fragile", "violation")),
-        *((name, pa.int64()) for name in ("first_fooled", "forwards", "backwards")),
+        *((name, pa.int64()) for name in ("first_fooled", "forwards", "backwards", "pass_number")),
         ("evidence", pa.string()),  # JSON: every attack has its own
     ]
 )
