@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason=
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
+    shutil.rmtree(ROOT / "build", ignore_errors=True)  # setuptools would pack what modules used to be
     command = [
         sys.executable,
         "-m",

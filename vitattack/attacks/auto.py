@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vitattack.attacks import auto_looks
-from vitattack.attacks.assurance import Assurance, assurance
+from vitattack.attacks.assurance import STAGES, Assurance, assurance
 from vitattack.attacks.base import Attack, Crafted, Leaf, blank_search
 from vitattack.attacks.catalogue import LP, register
 from vitattack.attacks.compose import confirmed
@@ -66,10 +66,10 @@ class Auto(Leaf):
     """Opening stages on every sample, then rounds on the nearest ones, and on all while a round still breaks some.
 
     Where the attention of the block's first images saturates, so that gradients mislead, the rounds are `hard` ones, and
-    it takes two without a success to end them. `most` rounds end what never ends. With
-    a budget of `passes` per sample rounds go on over everybody until it is spent, with `until` until one breaks nobody.
-    With `half` the search runs in bfloat16 where gradients agree, every success is confirmed by the plain victim, and
-    `tail` looks at who stands in float32.
+    it takes two without a success to end them. `most` rounds end what never ends. With a budget of `passes` per sample
+    rounds go on over everybody until it is spent, with `until` until one breaks nobody. With `half` the search runs in
+    bfloat16 where gradients agree, every success is confirmed by the plain victim, and `tail` looks at who stands in
+    float32.
     """
 
     ball: LpBall
@@ -248,13 +248,9 @@ class _Block:
         return rows[claims & ~fooled]
 
 
-def _stages(options: dict[str, Any]) -> tuple[str, ...]:
-    from vitattack.attacks.assurance import STAGES
-
-    return (*NAMES, *STAGES)
-
-
-@register("auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP, stages=_stages)
+@register(
+    "auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP, stages=lambda options: (*NAMES, *STAGES)
+)
 def auto(
     ball: LpBall,
     *,

@@ -81,9 +81,8 @@ class Copy:
             raise Locked(f"another process is writing {self._lock.name}: wait for it, or give another --out") from None
         if fresh:
             self._lock.truncate(0)
-            other = (
-                "learned.json" if shard[1] == 1 else "samples.jsonl"
-            )  # the merged file may have later passes behind it
+            # of a shard the merged file, behind whose first pass later ones may stand
+            other = "learned.json" if shard[1] == 1 else "samples.jsonl"
             for name in (self._growing[1], "result.json", other):
                 (folder / name).unlink(missing_ok=True)
 

@@ -114,7 +114,6 @@ def auto_report(job: Job, records: Sequence[SampleRecord]) -> AutoReport | None:
     call = _call(job)
     if call is None:
         return None
-    stages = names(job.attack)
     attacked = [r for r in records if r.clean == r.label]
     fell = [(int(r.evidence["stage"]), r.forwards + r.backwards) for r in attacked if r.status == "fooled"]
     broke = [number for number, _ in fell]
@@ -140,7 +139,6 @@ def auto_report(job: Job, records: Sequence[SampleRecord]) -> AutoReport | None:
     most = max((r.forwards + r.backwards for r in attacked), default=0)
     standing = tuple((b, robust + sum(p > b for _, p in fell)) for b in LADDER if b < most)
     agreed = [float(r.evidence["agreement"]) for r in attacked if "agreement" in r.evidence]
-    assert len(stages) == len(NAMES) + len(PROBE) + 4
     return AutoReport(tuple(bought), standing, max((p for _, p in fell), default=0), assured, min(agreed, default=None))
 
 
