@@ -32,8 +32,8 @@ install: $(VENV)/installed
 install-dev: $(VENV)/installed-dev
 
 demo: install
-	$(BIN)/vitattack eval tiny-vit fgsm pgd auto --limit 200
-	$(BIN)/vitattack eval tiny-vit-standard fgsm pgd auto --limit 200
+	$(BIN)/vitattack eval tiny-vit fgsm pgd auto --limit 100
+	$(BIN)/vitattack eval tiny-vit-standard fgsm pgd auto --limit 100
 
 test: install-dev
 	$(BIN)/python -m pytest -m "not slow"

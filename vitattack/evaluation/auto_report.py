@@ -92,8 +92,8 @@ class AutoReport:
     def notes(self) -> Iterator[str]:
         if self.last:
             steps = ", ".join(f"{correct} after {passes:,}" for passes, correct in self.standing)
-            before = f"{steps}; " if steps else ""
-            yield f"standing by passes per sample: {before}the last one fell after {self.last:,}"
+            before = f"standing by passes per sample: {steps}; " if steps else ""
+            yield f"{before}the last one fell after {self.last:,} passes"
         if self.agreement is not None:
             yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
         if self.assured:
