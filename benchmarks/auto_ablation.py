@@ -31,6 +31,7 @@ from vitattack.attacks.base import Attack, Crafted, Holder, blank_search
 from vitattack.data import DataSet, load
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.records import SampleRecord
+from vitattack.evaluation.stats import mean_passes
 from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
 from vitattack.rng import SampleRng
@@ -128,7 +129,7 @@ def figures(name: str, found: Mapping[str, Sequence[SampleRecord]]) -> dict[str,
         "more": sorted(left - before),
         "fewer": sorted(before - left),
         "per survivor": round(passes(records, left), 1),
-        "per clean-correct image": round(passes(records, {r.index for r in records if r.clean == r.label}), 1),
+        "per clean-correct image": round(sum(mean_passes(records)), 1),
     }
 
 

@@ -20,14 +20,9 @@ from planted import named
 
 import vitattack
 from vitattack.evaluation.result import Result
+from vitattack.evaluation.stats import mean_passes
 
 MODELS = ("tiny-vit+logits", "tiny-vit+attention", "tiny-vit+quantiser", "tiny-vit-saturated")
-
-
-def passes(result: Result) -> float:
-    """Forwards and backwards per image that is right when clean."""
-    attacked = [r for r in result.records if r.clean == r.label]
-    return sum(r.forwards + r.backwards for r in attacked) / max(1, len(attacked))
 
 
 def compared(ours: Result, theirs: Result) -> dict[str, Any]:
@@ -39,7 +34,7 @@ def compared(ours: Result, theirs: Result) -> dict[str, Any]:
         "autoattack leaves": theirs.robust.correct,
         "auto leaves": len(left),
         "exceptions": [index for index in left if index in broken],
-        "passes": {"autoattack": round(passes(theirs), 1), "auto": round(passes(ours), 1)},
+        "passes": {name: round(sum(mean_passes(r.records)), 1) for name, r in (("autoattack", theirs), ("auto", ours))},
         "escalated": any("spent full" in r.evidence for r in ours.records),
         "doubts": list(ours.doubts),
     }

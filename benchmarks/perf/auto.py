@@ -15,7 +15,6 @@ ratio of their times, R1.
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -92,20 +91,13 @@ class Comparison:
         }
 
 
-def extra(precision: str) -> dict[str, Any]:
-    """The word for a precision, where `evaluate` knows one."""
-    if precision != "fp32" and "precision" not in inspect.signature(vitattack.evaluate).parameters:
-        raise UsageError(f"this version searches in fp32 only: leave {precision} out")
-    return {"precision": precision} if precision != "fp32" else {}
-
-
 def compare(row: Row, args: argparse.Namespace) -> Comparison:
     victim, data = zoo.load(row.model, torch.device("cpu"), row.options).victim, load(row.data)
     theirs = references(args.reference, spec.canonical(args.against), victim, str(parse_threat(row.threat)), data)
     if not theirs:
         raise UsageError(f"no stored run of {args.against} on '{row.shown}', {row.threat}, {row.data}: make one first")
     settings: dict[str, Any] = {"threat": row.threat, "data": row.data, "options": row.options, "threads": args.threads}
-    settings |= {"batch_size": args.batch_size, "out": args.out, **extra(args.precision)}
+    settings |= {"batch_size": args.batch_size, "out": args.out, "precision": args.precision}
     result = vitattack.evaluate(row.model, args.attack, **settings).results[0]
     assert result.folder is not None
     ours = stored(result.folder, result.job.attack)
@@ -123,9 +115,11 @@ def timed(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     data = replace(data, rows=data.rows[: args.time], text=f"{data.text}, the first {args.time}")
     settings = {"threads": args.threads, "batch_size": args.batch_size}
     found: dict[str, float] = {}
-    ways = {"autoattack": (args.against, settings), "auto": (args.attack, settings)}
-    if "precision" in inspect.signature(vitattack.evaluate).parameters:
-        ways[f"auto {HALF}"] = (args.attack, settings | extra(HALF))
+    ways: dict[str, tuple[str, dict[str, Any]]] = {
+        "autoattack": (args.against, settings),
+        "auto": (args.attack, settings),
+        f"auto {HALF}": (args.attack, {**settings, "precision": HALF}),
+    }
     asked: dict[str, Callable[[], object]] = {
         name: partial(robust, row, victim, data, found, name, attack, more) for name, (attack, more) in ways.items()
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack import lines
+from vitattack.bench import index
 from vitattack.data import DataSet, load
 from vitattack.evaluation.job import Job
 from vitattack.evaluation.records import SampleRecord
@@ -76,18 +77,18 @@ class Outcome:
 
 def stored(folder: Path, attack: str) -> dict[int, Outcome]:
     """What a run has stored so far, by image, the last word on each; its seconds go to the images by their passes."""
-    found = {r.index: r for r in map(SampleRecord.parse, (folder / "samples.jsonl").read_text().splitlines())}
+    found = {record.index: record for record in index.records(folder)}
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     seconds, stages = sum(event.get("seconds", 0.0) for event in events), names(attack)
     price = seconds / max(1, sum(r.forwards + r.backwards for r in found.values()))
-    fell = {index: int(record.evidence.get("stage", -1)) for index, record in found.items()}
+    fell = {image: int(record.evidence.get("stage", -1)) for image, record in found.items()}
     return {
-        index: Outcome(
+        image: Outcome(
             record,
             price * (record.forwards + record.backwards),
-            stages[fell[index]] if 0 <= fell[index] < len(stages) else "-",
+            stages[fell[image]] if 0 <= fell[image] < len(stages) else "-",
         )
-        for index, record in found.items()
+        for image, record in found.items()
     }
 
 
