@@ -93,6 +93,11 @@ class Hook:
     def after_epoch(self, run: Run) -> Mapping[str, float]:
         return {}
 
+    @property
+    def looks_between(self) -> bool:
+        """Whether it comes between crafting and loss: the two then share no work."""
+        return type(self).before_loss is not Hook.before_loss
+
     def averaged(self, run: Run) -> nn.Module | None:
         """A copy of `run.victim` with other weights; the first hook that has one decides."""
         return None

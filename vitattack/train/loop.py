@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
+from vitattack.rng import SampleRng
 from vitattack.train.augment import augmented
 from vitattack.train.batches import WHOLE, Batch, Shard, Stream, as_float, batch_rng, batches, middle
 from vitattack.train.hooks import Drawn, Run
+from vitattack.train.objectives import AtOnce, Objective
+from vitattack.train.once import statistics
 from vitattack.train.parts import Parts
 from vitattack.train.probes import Stopped
 
@@ -86,8 +89,7 @@ class Loop:
         for number, piece in enumerate(self._pieces(batch)):
             loss += self._backward(piece, number)
         grads = [p.grad for p in run.victim.parameters() if p.grad is not None]
-        statistics = [b for name, b in run.victim.named_buffers() if name.endswith(("running_mean", "running_var"))]
-        run.team.mean_([*grads, *statistics, loss])
+        run.team.mean_([*grads, *statistics(run.victim), loss])
         for hook in hooks:
             hook.before_step(run)
         run.optimiser.step()
@@ -108,16 +110,22 @@ class Loop:
         rng = batch_rng(run.seed, run.epoch, self.at, self.stream.batch_size, part)
         x, y = piece.x.to(run.team.device, non_blocking=True), piece.y.to(run.team.device, non_blocking=True)
         x, y = augmented(Batch(x, y), self.parts.augment, rng)
-        drawn = Drawn(x, objective.craft(run.victim, x, y, rng=rng.child("attack")), y)
+        share = self._loss(objective, x, y, rng.child("attack")) / self.accumulate
+        share.backward()  # type: ignore[no-untyped-call]
+        return share.detach()
+
+    def _loss(self, objective: Objective, x: Tensor, y: Tensor, rng: SampleRng) -> Tensor:
+        run, looking = self.run, [hook for hook in self.parts.hooks if hook.looks_between]
+        if isinstance(objective, AtOnce) and not looking:
+            return objective.at_once(run.victim, x, y, rng=rng)
+        drawn = Drawn(x, objective.craft(run.victim, x, y, rng=rng), y)
 
         def loss() -> Tensor:
             return objective.loss(run.victim, *drawn)
 
-        for hook in self.parts.hooks:
+        for hook in looking:
             hook.before_loss(run, drawn, loss)
-        share = loss() / self.accumulate
-        share.backward()  # type: ignore[no-untyped-call]
-        return share.detach()
+        return loss()
 
     def _pieces(self, batch: Batch) -> Iterator[Batch]:
         size = len(batch.x) // self.accumulate

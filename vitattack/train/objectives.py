@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from vitattack.registry import Registry
 from vitattack.rng import SampleRng
 from vitattack.threat import LpBall
 from vitattack.train.budget import Unprojected, in_every_ball, to_the_end
+from vitattack.train.once import answered_once
 
 
 class Objective(Protocol):
@@ -37,6 +38,14 @@ class Objective(Protocol):
 
     def limited(self, eps: float) -> Self:
         """The same objective against a smaller budget, its steps as long as before (warm-up of the budget)."""
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """An objective that crafts and judges a batch for less than the two cost one by one."""
+
+    def at_once(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+        """`loss` on what `craft` makes, of a victim in train mode whose weights nobody moves in between."""
 
 
 OBJECTIVES: Registry[Callable[..., Objective]] = Registry("objective", entry_point_group="vitattack.objectives")
@@ -113,6 +122,11 @@ class Trades(Crafting):
         apart = F.kl_div(attacked.log_softmax(1), clean.log_softmax(1), reduction="batchmean", log_target=True)
         total: Tensor = natural + self.beta * apart
         return total
+
+    def at_once(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+        """The clean answer is both the target of the attack and a term of the loss."""
+        with answered_once(victim, x):
+            return self.loss(victim, x, self.craft(victim, x, y, rng=rng), y)
 
 
 @dataclass(frozen=True)

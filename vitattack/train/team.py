@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,11 +65,6 @@ class Team:
         """Whether torchrun started these processes anew because one of them died."""
         return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
-    def leave(self) -> None:
-        """Says goodbye to the others; nothing can be shared afterwards."""
-        if self._state is not None and self.shard.world > 1:
-            self._state.destroy_process_group()
-
 
 def team(device: str = "auto") -> Team:
     """This process as `torchrun` or `accelerate launch` started it, or alone."""
@@ -82,7 +78,15 @@ def team(device: str = "auto") -> Team:
     _own_store("gloo" if (asked is not None and asked.type == "cpu") or not torch.cuda.is_available() else "nccl")
     state = PartialState(cpu=asked is not None and asked.type == "cpu")
     place = state.device if asked is None or state.num_processes > 1 else asked
+    if state.num_processes > 1:
+        atexit.register(_leave)
     return Team(Shard(state.process_index, state.num_processes), place, state)
+
+
+def _leave() -> None:
+    """Ends what gloo's threads do before the interpreter ends: one still running then aborts a process that has finished."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _own_store(backend: str) -> None:
