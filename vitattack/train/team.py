@@ -74,11 +74,16 @@ def team(device: str = "auto") -> Team:
         raise UsageError("training needs accelerate: pip install 'vitattack[train]'") from error
     from vitattack.evaluation.api import resolve_device
 
-    asked = None if device == "auto" else resolve_device(device)
-    _own_store("gloo" if (asked is not None and asked.type == "cpu") or not torch.cuda.is_available() else "nccl")
-    state = PartialState(cpu=asked is not None and asked.type == "cpu")
-    place = state.device if asked is None or state.num_processes > 1 else asked
-    if state.num_processes > 1:
+    asked = resolve_device(device)
+    # accelerate looks for other processes on CPUs only if it is told that this is about CPUs
+    on_cpu = asked.type == "cpu"
+    _own_store("nccl" if torch.cuda.is_available() and not on_cpu else "gloo")
+    state = PartialState(cpu=on_cpu)
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != state.num_processes:
+        raise UsageError(f"{started} processes were started, and on {asked.type} they cannot agree: use --device cpu")
+    place = state.device if device == "auto" or started > 1 else asked
+    if started > 1:
         atexit.register(_leave)
     return Team(Shard(state.process_index, state.num_processes), place, state)
 
