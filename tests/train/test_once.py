@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import timm
 import torch
@@ -12,7 +15,7 @@ from tests.train.test_objectives import objective
 from vitattack.models.victim import Victim
 from vitattack.train.batches import batch_rng
 from vitattack.train.objectives import AtOnce
-from vitattack.train.once import answered_once
+from vitattack.train.once import _random_states, answered_once
 
 TEXT = "trades(inner=pgd(steps=3, loss=kl_to, start=gauss))"
 
@@ -86,3 +89,29 @@ def test_only_the_very_tensor_is_recalled_and_nothing_after_an_error() -> None:
         raise ZeroDivisionError
     victim(x)
     assert seen == [3]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_what_a_forward_draws_from_the_generator_of_its_device_is_noticed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout on a device leaves the generator of the CPU as it was."""
+    place, asked = torch.device(kind), []
+
+    def state(*where: torch.device) -> Tensor:
+        asked.append(where)
+        return torch.tensor([len(asked)])
+
+    monkeypatch.setattr(torch.get_device_module(kind), "get_rng_state", state)
+    x = cast(Tensor, SimpleNamespace(device=place, is_cuda=kind == "cuda"))
+    assert _random_states(x) != _random_states(x)
+    assert asked == ([(place,)] * 2 if kind == "cuda" else [()] * 2)
+
+
+def test_a_forward_of_the_victims_own_is_asked_and_comes_back() -> None:
+    victim, (x, _) = made("plain"), images(4)
+    ask = victim.forward
+    vars(victim)["forward"] = own = lambda given: 2 * ask(given)
+    with answered_once(victim, x):
+        assert torch.equal(victim(x), 2 * ask(x))
+    assert vars(victim)["forward"] is own

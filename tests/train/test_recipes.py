@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
+from tests.train.making import run
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.models.architectures import build
 from vitattack.models.catalogue import entries
@@ -40,6 +45,19 @@ def test_every_recipe_has_a_tiny_one(name: str) -> None:
     tiny = load(f"{name}-tiny")
     assert type(parts(tiny).objective) is type(parts(load(name)).objective)
     assert tiny.published == () and tiny.epochs <= 20
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-tiny")])
+def test_a_tiny_recipe_trains(name: str, tmp_path: Path) -> None:
+    """On a smaller model and 96 images: its first epoch has every hook, augmentation and attack in it."""
+    pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
+    recipe = load(name)
+    sizes: dict[str, object] = {"embed_dim": 16, "depth": 1, "num_heads": 2}
+    if recipe.arch.startswith("xcit"):
+        sizes["img_size"] = 32
+    few = {"data": "cifar10-calib", "synthetic": None, "share": 0.0, "validation": 16, "probe": 4, "batch_size": 32}
+    done = run(replace(recipe, arch_kwargs=sizes, init=None, epochs=1, **few), tmp_path)
+    assert [row["step"] for row in done.epochs] == [3] and math.isfinite(done.epochs[0]["loss"])
 
 
 def published(name: str, attack: str | None) -> float:

@@ -124,3 +124,18 @@ def test_models_they_do_not_suit_are_refused() -> None:
     hook.start(run_of(cnn))
     with pytest.raises(UsageError):
         Prm(patch=5).start(run_of(cnn))
+
+
+def test_both_together_craft_the_same_in_either_order() -> None:
+    victim = tiny_vit()
+    run, rng = run_of(victim), batch_rng(0, 0, 0, 6)
+    hooks: list[Ard | Prm] = [Ard(epochs=2), Prm(epochs=2, patch=8)]
+    for hook in hooks:
+        hook.start(run)
+    run.epoch, crafted = 1, []
+    for order in (hooks, hooks[::-1], hooks[1:]):
+        objective = at()
+        for hook in order:
+            objective = hook.objective(objective, run)
+        crafted.append(objective.craft(victim, X, Y, rng=rng))
+    assert torch.equal(crafted[0], crafted[1]) and not torch.equal(crafted[0], crafted[2])

@@ -116,6 +116,8 @@ class DroppingAttention(Weakened):
 @contextmanager
 def gated(victim: nn.Module, layers: tuple[str, ...], kept: float, rng: SampleRng) -> Iterator[None]:
     """Outputs of the named modules pass their gradient on for a share `kept` of the images; forwards stay the same."""
+    while isinstance(victim, Masked):  # prm comes first where both are asked for, and names are those of the victim
+        victim = victim.victim
     modules = dict(victim.named_modules())
     passes = dict.fromkeys(layers, 0)
 
