@@ -117,6 +117,14 @@ def test_erasing_erases_one_rectangle_of_the_area_asked_for() -> None:
         assert abs(float(mask.float().mean()) - 0.1) < 0.03
 
 
+def test_randaugment_bears_its_strongest_level() -> None:
+    """Level 10 of posterising keeps no bit: the picture is black, where newer versions of Pillow raise an error."""
+    strongest = RandAugment("rand-m10-n2-inc1")
+    found = torch.cat([strongest(pictures(), Y, batch_rng(0, 0, step, 12))[0] for step in range(20)])
+    black = (found == 0).flatten(1).all(1)
+    assert 0 < int(black.sum()) < len(found) / 2
+
+
 def test_mixup_blends_as_its_labels_say() -> None:
     x, y = toy_pictures(), torch.arange(12) % 4
     for settings in (MixUp(classes=4, cutmix=0), MixUp(classes=4, mixup=0)):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from timm.data.auto_augment import rand_augment_transform
 from timm.data.mixup import Mixup as TimmMixup
 from torch import Tensor
@@ -78,6 +82,9 @@ class RandAugment:
             raise UsageError(f"randaugment is for colour images, these have {x.shape[1]} channels: drop it")
         bytes_ = x if x.dtype == torch.uint8 else (x * 255).round().to(torch.uint8)
         change = rand_augment_transform(self.config, {"translate_const": x.shape[-1] // 2, "img_mean": (124, 116, 104)})
+        for op in change.ops:
+            if op.name.startswith("Posterize"):
+                op.aug_fn = partial(_posterised, op.aug_fn)
         rng = rng.child("randaugment")
         images = []
         with seeded(rng):
@@ -87,3 +94,8 @@ class RandAugment:
                 np.random.seed(seed)
                 images.append(pil_to_tensor(change(to_pil_image(image))))
         return torch.stack(images).to(x.device), y
+
+
+def _posterised(op: Callable[..., Image.Image], image: Image.Image, bits: int, **options: Any) -> Image.Image:
+    """timm's strongest level keeps no bit, which newer versions of Pillow refuse and older ones took for black."""
+    return op(image, bits, **options) if bits > 0 else Image.new(image.mode, image.size)
