@@ -71,6 +71,7 @@ def command(
         table, content = recipes()
         show(table, content, form)
         return
+    from vitattack.models.user_zoo import check_name
     from vitattack.train.export import register
     from vitattack.train.keeper import Options
     from vitattack.train.run import planned, train
@@ -84,6 +85,8 @@ def command(
         found = planned(wanted, data_dir=data_dir, device=given["device"], threads=given["threads"])
         show(*priced(wanted, found), form)
         return
+    if name is not None:
+        check_name(name)
     options = Options(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
     catch_sigterm()
     with TrainingScreen(quiet) as screen:

@@ -58,6 +58,9 @@ def test_without_a_recipe_the_recipes_are_listed(here: Here) -> None:
         ([*SMALL, "--init", "tiny-cnn-standard"], "does not fit the architecture"),
         ([*SMALL, "data=folder:nowhere"], "nowhere"),
         ([*SMALL, "--log", "tensorbord"], "did you mean tensorboard"),
+        ([*SMALL, "--add", "tiny-vit"], "'tiny-vit' is in the zoo already"),
+        ([*SMALL, "--add", "../mine"], "is no name for a model"),
+        ([*SMALL, "augment=mixup(classes=100)"], "write mixup(classes=10)"),
         ([*SMALL, "--device", "cuda:7"], "use --device cpu"),
     ],
 )

@@ -38,12 +38,17 @@ class About:
     licence: str = "unknown"
 
 
-def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
-    """The new entry, written once its weights were fetched and loaded without a remainder."""
+def check_name(name: str) -> None:
+    """Whether an entry can have this name: said before anything is made that will be called so."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(SUFFIXES):
         raise UsageError(f"'{home.printable(name)}' is no name for a model: use letters, digits and - _ . /")
     if name in entries():
         raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_file()}")
+
+
+def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
+    """The new entry, written once its weights were fetched and loaded without a remainder."""
+    check_name(name)
     if options.arch is None or options.normalize is None:
         missing = "--arch, such as vit_small_patch16_224" if options.arch is None else "--normalize, such as imagenet"
         raise UsageError(f"a checkpoint does not say this itself: add {missing}")

@@ -133,11 +133,16 @@ def _assemble(recipe: Recipe, made: Parts, data: Data, together: Team, options: 
     stream = data.train
     plain = learner(recipe, stream.num_classes, together.device)
     few = Batch(*(part[:2] for part in stream.batch(0, 0)))
-    x, _ = augmented(few, made.augment, batch_rng(recipe.seed, 0, 0, len(few.x)))
+    x, y = augmented(few, made.augment, batch_rng(recipe.seed, 0, 0, len(few.x)))
     if tuple(x.shape[1:]) != (3, plain.input_size, plain.input_size):
         raise UsageError(
             f"'{recipe.data}' gives images of {tuple(x.shape[1:])}, {recipe.arch} takes {plain.input_size} px: "
             "change arch, arch_kwargs (img_size) or augment"
+        )
+    if y.dim() == 2 and y.shape[1] != stream.num_classes:
+        raise UsageError(
+            f"augment: labels are mixed among {y.shape[1]} classes, '{recipe.data}' has {stream.num_classes}: "
+            f"write mixup(classes={stream.num_classes})"
         )
     view: torch.nn.Module = plain
     for hook in made.hooks:
