@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import batch, linear_victim
+from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
 from tests.train.making import affine
 from vitattack import spec
 from vitattack.errors import UsageError
@@ -174,3 +174,12 @@ def test_images_with_mixed_labels_are_attacked_on_their_mixture() -> None:
 def test_mistakes_are_named(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         objective(text)
+
+
+def test_an_attack_of_many_parts_keeps_their_kinds() -> None:
+    """`auto` holds named tuples; training makes all its steps, and warms up its budget."""
+    victim, x, rng = tiny_vit(), toy_pictures(2), batch_rng(0, 0, 0, 2)
+    made = objective("pgd_at(inner=auto)")
+    for eps, reach in ((8 / 255, made), (2 / 255, made.limited(2 / 255))):
+        x_adv = reach.craft(victim, x, torch.tensor([0, 1]), rng=rng)
+        assert 0 < float((x_adv - x).abs().max()) <= eps + 1e-6

@@ -72,7 +72,8 @@ def _mapped(value: Any, change: Any) -> Any:
         if isinstance(value, LpBall):
             return value
     if isinstance(value, tuple):
-        return tuple(_mapped(part, change) for part in value)
+        mapped_parts = [_mapped(part, change) for part in value]
+        return type(value)(*mapped_parts) if hasattr(value, "_fields") else tuple(mapped_parts)
     if not is_dataclass(value) or isinstance(value, type):
         return value
     parts = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
