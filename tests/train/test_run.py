@@ -20,7 +20,8 @@ from tests.train.making import SHAPE, STEPS, affine, run, small
 from vitattack.errors import UsageError, VitattackError
 from vitattack.train import checkpoint
 from vitattack.train.checkpoint import Checkpoints
-from vitattack.train.keeper import Reporter, Row
+from vitattack.train.export import register
+from vitattack.train.keeper import Keeper, Reporter, Row
 from vitattack.train.learner import run_key
 from vitattack.train.probes import Stopped, Watch
 from vitattack.train.recipe import Recipe
@@ -395,3 +396,20 @@ def test_the_affine_toy_is_no_transformer_and_has_no_gaps() -> None:
 
     victim = affine()
     assert AttentionProbe(torch.rand(2, 3, 1, 1), torch.tensor([0, 1])).look(victim) == {}
+
+
+def test_weights_from_before_the_first_event_are_registered_without_an_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales of an XCiT do not fold, but for those of one that it begins with."""
+    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "home"))
+    sizes = {"img_size": 32, "depth": 1, "embed_dim": 16, "num_heads": 2}
+    xcit = small(arch="xcit_nano_12_p8_224", arch_kwargs=sizes, hooks=("aas_at(every=1, batches=1, drop=1.0)",))
+    for better, adapter in ((-1, None), (1, "attention-scales")):
+        monkeypatch.setattr(Keeper, "_rank", lambda self, row, sign=better: (sign * row["epoch"], 0.0))
+        done = run(xcit, tmp_path / str(better))
+        assert done.result["best"]["epoch"] == (1 if better < 0 else 2)
+        assert done.result["weights"]["last"]["adapter"] == "attention-scales"
+        assert done.result["adapter"] == adapter
+        entry = register(done, f"mine{better}")
+        assert entry.adapter == (() if adapter is None else (adapter,))

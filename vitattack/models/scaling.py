@@ -8,6 +8,7 @@ checkpoint of one; elsewhere the adapter `attention-scales` puts the scales back
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -124,9 +125,9 @@ def _scale_queries(model: nn.Module, layers: AttentionMap, scales: Tensor) -> bo
     return True
 
 
-def adapters_of(model: nn.Module) -> tuple[str, ...]:
-    """What a zoo entry must name beside the model's weights."""
-    return () if scales_of(model) is None else (ADAPTER,)
+def adapters_of(names: Container[str]) -> tuple[str, ...]:
+    """What a zoo entry must say beside weights with these names."""
+    return (ADAPTER,) if SCALES in names else ()
 
 
 def attention_scales(state: State, target: Target) -> State:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from vitattack.errors import UsageError, first_line
 from vitattack.evaluation.provenance import machine
@@ -165,7 +166,7 @@ class Keeper(Observer):
             return
         self.log.close()
         weights = {
-            name: {"sha256": file_sha256(path), "size": path.stat().st_size}
+            name: {"sha256": file_sha256(path), "size": path.stat().st_size, "adapter": _adapter(path)}
             for name in ("best", "last")
             if (path := self.folder / f"{name}.safetensors").is_file()
         }
@@ -178,7 +179,7 @@ class Keeper(Observer):
             "last": rows[-1] if rows else None,
             "weights": weights,
             "num_classes": self.loop.run.plain.num_classes,
-            "adapter": next(iter(adapters_of(self.loop.plain().model)), None),
+            "adapter": weights.get("best", {}).get("adapter"),
             "steps": self.loop.run.step,
             "parameters": sum(p.numel() for p in self.loop.run.plain.parameters()),
             "processes": self.team.shard.world,
@@ -206,3 +207,9 @@ class Keeper(Observer):
             about = {"recipe": self.recipe.json(), "step": self.loop.run.step}
             weights = exported(self.loop.plain().model, self.recipe.export == "fp16", about)
             write_bytes(self.folder / f"{name}.safetensors", weights)
+
+
+def _adapter(path: Path) -> str | None:
+    """What the weights of a file are loaded with: scales fold as long as they are one, even where later ones do not."""
+    with safe_open(path, framework="pt") as file:
+        return next(iter(adapters_of(file.keys())), None)
