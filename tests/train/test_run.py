@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from tests.train.making import SHAPE, STEPS, affine, run, small
 from vitattack.errors import UsageError, VitattackError
-from vitattack.train import checkpoint
+from vitattack.train import checkpoint, probes
 from vitattack.train.checkpoint import Checkpoints
 from vitattack.train.export import register
 from vitattack.train.keeper import Keeper, Reporter, Row
@@ -42,6 +42,14 @@ class KillAt(Reporter):
     def step(self, row: Row) -> None:
         if row["step"] == self.at:
             raise Killed
+
+
+class Hearing(Reporter):
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
 
 
 def state(done: Trained) -> dict[str, Any]:
@@ -188,7 +196,9 @@ def test_a_spoilt_checkpoint_is_passed_over(whole: Trained, tmp_path: Path) -> N
     (folder,) = tmp_path.iterdir()
     newest = Checkpoints(folder / "checkpoints").paths()[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    assert run(small(), tmp_path, log_every=1).last.read_bytes() == whole.last.read_bytes()
+    hearing = Hearing()
+    assert run(small(), tmp_path, hearing, log_every=1).last.read_bytes() == whole.last.read_bytes()
+    assert hearing.warned == [f"{newest} cannot be read: going on from step-000000004.pt, before it"]
 
 
 def test_one_checkpoint_is_kept_beside_a_spoilt_one_that_claims_to_be_newer(tmp_path: Path) -> None:
@@ -322,11 +332,26 @@ def test_the_watch_knows_collapse_and_one_step_overfitting_from_slow_learning() 
     for early, rows in ((Watch(10), never_won), (Watch(10, attacking=False), [(0.5, 0.3, 0.33), (0.8, 0, 0.3)])):
         for clean, robust, one_step in rows:
             assert early.check({"loss": 1.0, "clean": clean, "robust": robust, "one_step": one_step}) is None
+    from_the_start = {"loss": 1.0, "clean": 0.6, "robust": 0.01, "one_step": 0.5}
+    assert "one step leaves 50.0% and PGD-10 1.0%, which never was above 10%" in str(Watch(10).doubt(from_the_start))
+    assert watch.doubt(overfitted) is None and Watch(10, attacking=False).doubt(from_the_start) is None
+    assert Watch(10).doubt({**from_the_start, "one_step": 0.2}) is None
     resumed = Watch(10)
     resumed.load_state_dict(watch.state_dict())
     assert resumed.check(overfitted) == watch.check(overfitted)
     assert "collapsed from 50.0% to 11.0%" in str(Watch(10, clean=0.5).check({"loss": 1.0, "clean": 0.11}))
     assert "NaN" in str(watch.check({"loss": float("nan")}))
+
+
+@pytest.mark.parametrize(("hooks", "heard"), [(("eps_warmup(2)",), 1), ((), 3)])
+def test_overfitting_from_the_first_epoch_is_warned_of_once_the_budget_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks: tuple[str, ...], heard: int
+) -> None:
+    monkeypatch.setattr(probes, "LEAST", 1.0)
+    monkeypatch.setattr(probes, "GAP", -1.0)
+    hearing = Hearing()
+    run(small(epochs=3, hooks=hooks), tmp_path, hearing)
+    assert len(hearing.warned) == heard and all("lie from the start" in text for text in hearing.warned)
 
 
 class Collapsed(Watch):
@@ -336,19 +361,15 @@ class Collapsed(Watch):
 
 def test_a_stopped_run_keeps_its_best_weights_and_stops_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitattack.train.keeper.Watch", Collapsed)
-    warned: list[str] = []
     for _ in range(2):
         with pytest.raises(Stopped, match=r"stopped after epoch 2: it went wrong \(the best weights so far are"):
             run(small(epochs=3), tmp_path)
     (folder,) = tmp_path.iterdir()
     assert (folder / "best.safetensors").is_file() and not (folder / "result.json").exists()
 
-    class Hearing(Reporter):
-        def warn(self, text: str) -> None:
-            warned.append(text)
-
-    assert len(run(small(epochs=3), tmp_path, Hearing(), keep_going=True).epochs) == 3
-    assert warned == ["it went wrong"]
+    hearing = Hearing()
+    assert len(run(small(epochs=3), tmp_path, hearing, keep_going=True).epochs) == 3
+    assert hearing.warned == ["it went wrong"]
 
 
 @pytest.mark.parametrize(

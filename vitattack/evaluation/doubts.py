@@ -98,7 +98,10 @@ class Doubts:
         if fragile:
             yield f"{fragile} successes hang on rounding: a second forward at another batch size did not confirm them"
         if flat:
-            yield f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe"
+            yield (
+                f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe, and square "
+                "if theirs is zero too"
+            )
         if outside:
             yield f"{outside} candidates of a foreign attack lay outside the budget and were dropped: they count as robust"
         yield from doubts_of([max(0, int(r.evidence.get("flags", 0))) for r in self.records])

@@ -81,6 +81,10 @@ class Checkpoints:
             return []
         return sorted(path for path in self.folder.iterdir() if re.fullmatch(r"step-\d{9,}\.pt", path.name))
 
+    def after(self, path: Path) -> list[Path]:
+        """Those that claim to be newer; beside the one that `newest` gave, they could not be read."""
+        return [other for other in self.paths() if other.name > path.name]
+
     def clear(self) -> None:
         for path in self.paths():
             path.unlink(missing_ok=True)

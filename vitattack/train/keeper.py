@@ -107,6 +107,9 @@ class Keeper(Observer):
         if self.team.first:
             self.log = Log(self.folder, run.step, self.options.log, self.recipe.json())
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
+            if stored is not None:
+                for path in self.checkpoints.after(stored[0]):
+                    self.reporter.warn(f"{path} cannot be read: going on from {stored[0].name}, before it")
 
     def _load(self, state: dict[str, Any]) -> None:
         self.loop.load(state["loop"])
@@ -146,12 +149,13 @@ class Keeper(Observer):
         if self.log is not None:
             self.log.epoch(row)
             self.reporter.epoch(row, better)
-        if reason is not None:
-            if not self.options.keep_going:
-                kept = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
-                raise Stopped(f"stopped after epoch {row['epoch']}: {reason} ({kept}--keep-going goes on regardless)")
-            if self.log is not None:
-                self.reporter.warn(reason)
+        if reason is not None and not self.options.keep_going:
+            kept = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
+            raise Stopped(f"stopped after epoch {row['epoch']}: {reason} ({kept}--keep-going goes on regardless)")
+        growing = row.get("eps", self.loop.run.eps) < self.loop.run.eps
+        doubt = reason or (None if growing else self.watch.doubt(row))
+        if doubt is not None and self.log is not None:
+            self.reporter.warn(doubt)
         if better:
             self.best = row
             self._export("best")

@@ -160,6 +160,19 @@ class Watch:
             self.robust = max(self.robust, robust)
         return None
 
+    def doubt(self, numbers: dict[str, float]) -> str | None:
+        """What may be overfitting from the first epoch on, or a model that has just begun to be attacked: no reason to stop."""
+        robust = numbers.get("robust")
+        if robust is None or not self.attacking or self.robust > LEAST:
+            return None
+        one_step = numbers.get("one_step", robust)
+        if one_step - robust <= GAP:
+            return None
+        return (
+            f"one step leaves {one_step:.1%} and PGD-10 {robust:.1%}, which never was above {LEAST:.0%}: if this stays, "
+            "one-step gradients lie from the start; use fgsm(kind=n) with more noise, or pgd_at with 2 steps"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         return {"clean": self.clean, "robust": self.robust}
 
