@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 from vitattack.cli.main import main
 
 from tests.conftest import tiny_vit
 from tests.train.making import small
+from vitattack.train.awp import Awp
 from vitattack.train.batches import Batch
 from vitattack.train.hooks import Run
 from vitattack.train.loop import Loop
@@ -54,6 +56,19 @@ def test_a_plan_counts_steps_and_measures_ten(monkeypatch: pytest.MonkeyPatch) -
     blocks = 2 * (2 * tokens * width * 12 * width + 4 * tokens * tokens * width)
     assert blocks < found.flops < 1.5 * blocks
     assert found.json()["hours"] == found.hours
+
+
+def test_a_plan_counts_what_hooks_do_after_their_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWP looks for its weights once per run and once per step that it disturbs."""
+    looks, chosen = [0], Awp._chosen
+
+    def counted(self: Awp, module: nn.Module) -> dict[str, Tensor]:
+        looks[0] += 1
+        return chosen(self, module)
+
+    monkeypatch.setattr(Awp, "_chosen", counted)
+    planned(small(hooks=("awp(warmup=1)",), epochs=2), device="cpu", threads=1)
+    assert looks == [12]
 
 
 def test_a_plan_of_no_epochs_takes_no_time() -> None:

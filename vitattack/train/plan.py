@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan(loop: Loop, steps: int = STEPS) -> Plan:
-    """The plan of a run at its beginning, by making its first steps; the loop must not be used afterwards."""
+    """The plan of a run at its beginning, by making a few steps of its last epoch; the loop must not be used afterwards."""
     run, epochs = loop.run, loop.run.epochs
     # Figures first: steps would only change weights, not shapes. A warm-up of the budget does not change the passes.
     parameters = sum(p.numel() for p in run.plain.parameters())
@@ -49,6 +49,7 @@ def plan(loop: Loop, steps: int = STEPS) -> Plan:
     run.objective = loop.parts.objective
     seconds = []
     run.epochs = max(1, epochs)  # rates are shares of the run
+    run.epoch = run.epochs - 1  # where hooks that wait a few epochs, as awp may, do their work
     for number in range(steps + 1):
         batch = loop.stream.batch(0, number % loop.stream.steps, run.team.shard)
         began = time.perf_counter()

@@ -112,7 +112,7 @@ def planned(
     device: str = "auto",
     threads: int | None = None,
 ) -> Plan:
-    """What a recipe will take here; its first steps are made and thrown away, nothing is stored."""
+    """What a recipe will take here; a few steps are made and thrown away, nothing is stored."""
     recipe = canonical(recipe)
     made = parts(recipe)
     together = team(device)
