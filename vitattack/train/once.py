@@ -15,8 +15,9 @@ def answered_once(victim: nn.Module, x: Tensor) -> Iterator[None]:
     """Within it, `victim(x)` for this very tensor is the answer of one forward, made now, in the mode the victim is in.
 
     In training mode that answer has its graph. In eval mode it is given without, if the forward drew no random number:
-    then the model has no dropout, and its two modes are one function. A model with statistics of batches is left alone,
-    as its forward changes what eval mode answers. The weights must not change before the graph is used.
+    then the model has no dropout, and its two modes are taken for one function. A model with statistics of batches is left
+    alone, as its forward changes what eval mode answers. The weights must not change before the graph is used, and copies
+    of the victim answer for it as long.
     """
     if statistics(victim):
         yield
