@@ -71,27 +71,26 @@ def command(
         table, content = recipes()
         show(table, content, form)
         return
-    from vitattack.models.user_zoo import check_name
-    from vitattack.train.export import register
+    from vitattack.train.export import check_free, register
     from vitattack.train.keeper import Options
-    from vitattack.train.run import planned, train
+    from vitattack.train.run import folder_of, planned, train
 
     from .signals import catch_sigterm
     from .training import TrainingScreen
 
     asked = [*changes, *([f"init={init}"] if init else [])]
+    wanted = recipe_texts.load(recipe, asked)
     if only_plan:
-        wanted = recipe_texts.load(recipe, asked)
         found = planned(wanted, data_dir=data_dir, device=given["device"], threads=given["threads"])
         show(*priced(wanted, found), form)
         return
     if name is not None:
-        check_name(name)
+        check_free(name, folder_of(wanted, given["out"]))
     options = Options(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
     catch_sigterm()
     with TrainingScreen(quiet) as screen:
         done = train(
-            recipe_texts.load(recipe, asked),
+            wanted,
             data_dir=Path(data_dir) if data_dir else None,
             options=options,
             reporter=screen,

@@ -37,8 +37,12 @@ def test_a_model_is_trained_registered_and_attacked(
     assert "epoch 1 loss" in done.stderr
     evaluated = here("eval", "mine", "fgsm", "--limit", "4", "--threads", "1", "--json", "--quiet")
     assert evaluated.returncode == 0 and json.loads(evaluated.stdout)["n"] == 4, evaluated.stderr
-    again = here("train", *SMALL)
-    assert again.returncode == 0 and "vitattack eval" in again.stdout and "epoch 1 loss" not in again.stderr
+    again = here("train", *SMALL, "--add", "mine")
+    assert again.returncode == 0 and "vitattack eval" in again.stdout and "epoch 1 loss" not in again.stderr, (
+        again.stderr
+    )
+    other = here("train", *SMALL, "seed=1", "--add", "mine")
+    assert other.returncode == 2 and "'mine' is in the zoo already" in other.stderr and "epoch" not in other.stderr
 
 
 def test_without_a_recipe_the_recipes_are_listed(here: Here) -> None:

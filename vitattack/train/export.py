@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from vitattack.models.catalogue import Entry
-from vitattack.models.user_zoo import About, add
+from pathlib import Path
+
+from vitattack.home import file_sha256
+from vitattack.models.catalogue import Entry, entries
+from vitattack.models.user_zoo import About, add, check_name
 from vitattack.models.zoo import FileOptions
 from vitattack.train.objectives import Standard
 from vitattack.train.parts import parts
@@ -11,8 +14,19 @@ from vitattack.train.recipe import of_json
 from vitattack.train.run import Trained
 
 
+def check_free(name: str, folder: Path) -> None:
+    """Refuses a name before the run in `folder` that wants it, unless it is this run that has it."""
+    known = entries().get(name)
+    own = known.weights.sources if known and known.weights else ()
+    if not any(source.kind == "file" and Path(source.where).is_relative_to(folder.absolute()) for source in own):
+        check_name(name)
+
+
 def register(done: Trained, name: str) -> Entry:
-    """The best weights of a run under a name, as `vitattack models add` writes it."""
+    """The best weights of a run under a name, as `vitattack models add` writes it; done once, it is done."""
+    known = entries().get(name)
+    if known and known.weights and known.weights.sha256 == file_sha256(done.best):
+        return known
     recipe = of_json(done.result["recipe"])
     plain = isinstance(parts(recipe).objective, Standard)
     options = FileOptions(

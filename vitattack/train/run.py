@@ -76,8 +76,7 @@ def train(
             f"batch_size {recipe.batch_size} does not divide into {together.shard.world} processes times "
             f"{recipe.accumulate} pieces: change batch_size or accumulate"
         )
-    key = run_key(recipe)
-    folder = Path(out) / f"{recipe.name}-{key[:8]}"
+    key, folder = run_key(recipe), folder_of(recipe, out)
     fresh = fresh and not together.again  # or a worker that died would cost the whole run
     with _locked(folder, together), numerics(threads or usable_cores()), _own_numerics():
         checkpoints = Checkpoints(folder / "checkpoints", options.keep)
@@ -102,6 +101,12 @@ def train(
     ended = finished(folder)
     assert ended is not None
     return replace(ended, first=together.first)
+
+
+def folder_of(recipe: Recipe, out: str | Path) -> Path:
+    """Where the run of a recipe is stored."""
+    recipe = canonical(recipe)
+    return Path(out) / f"{recipe.name}-{run_key(recipe)[:8]}"
 
 
 def planned(
