@@ -76,7 +76,8 @@ def train(
             f"batch_size {recipe.batch_size} does not divide into {together.shard.world} processes times "
             f"{recipe.accumulate} pieces: change batch_size or accumulate"
         )
-    key, folder = run_key(recipe), folder_of(recipe, out)
+    key = run_key(recipe)
+    folder = folder_of(recipe, out, key)
     fresh = fresh and not together.again  # or a worker that died would cost the whole run
     with _locked(folder, together), numerics(threads or usable_cores()), _own_numerics():
         checkpoints = Checkpoints(folder / "checkpoints", options.keep)
@@ -103,10 +104,9 @@ def train(
     return replace(ended, first=together.first)
 
 
-def folder_of(recipe: Recipe, out: str | Path) -> Path:
-    """Where the run of a recipe is stored."""
-    recipe = canonical(recipe)
-    return Path(out) / f"{recipe.name}-{run_key(recipe)[:8]}"
+def folder_of(recipe: Recipe, out: str | Path, key: str | None = None) -> Path:
+    """Where the run of a recipe is stored; its key is worked out unless it is known."""
+    return Path(out) / f"{recipe.name}-{(key or run_key(canonical(recipe)))[:8]}"
 
 
 def planned(
