@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from vitattack.report.table import Table
 
@@ -39,6 +40,8 @@ def _print(table: Table) -> None:
             click.echo(table.stacked())
             return
         console.width = max(wanted, console.width)
+    # not as the table's own title, which is folded to the width of its columns
+    console.print(Text(table.title, style="italic"), soft_wrap=True)
     console.print(shown)
 
 

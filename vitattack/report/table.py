@@ -24,11 +24,12 @@ class Table:
     whole: bool = False  # the first column is something to copy: it is never broken
 
     def rich(self) -> RichTable:
+        """The table without its title."""
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for number, column in enumerate(self.columns):
             text = number < self.left
             table.add_column(
