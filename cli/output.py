@@ -41,7 +41,7 @@ def _print(table: Table) -> None:
             return
         console.width = max(wanted, console.width)
     # not as the table's own title, which is folded to the width of its columns
-    console.print(Text(table.title, style="italic"), soft_wrap=True)
+    console.print(Text(table.title, style="italic", overflow="fold"))
     console.print(shown)
 
 
