@@ -13,12 +13,12 @@ from dataclasses import replace
 import torch
 
 import vitattack
-from vitattack.attacks.search import LITERAL, Climb
+from vitattack.attacks.aas.report import referee
+from vitattack.attacks.aas.scale_search import LITERAL, Climb
+from vitattack.core.rng import SampleRng
 from vitattack.data import load
-from vitattack.evaluation.referee import referee
-from vitattack.models import zoo
-from vitattack.models.probing import attention_layers
-from vitattack.rng import SampleRng
+from vitattack.models.attention.probe import attention_layers
+from vitattack.models.zoo import load as zoo
 
 FACTORS = (1.0, 0.5, 0.1, 0.01, 10.0)
 

@@ -26,17 +26,17 @@ from auto_variants import variants
 from planted import named
 from torch import Tensor, nn
 
-from vitattack.attacks.auto import Auto, Stage
+from vitattack.attacks.auto.attack import Auto, Stage
 from vitattack.attacks.base import Attack, Crafted, Holder, blank_search
+from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet, load
 from vitattack.evaluation.judge import clean_predictions, judge
-from vitattack.evaluation.records import SampleRecord
-from vitattack.evaluation.stats import mean_passes
-from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall, Threat
-from vitattack.threat import parse as parse_threat
+from vitattack.models.zoo import load as zoo
+from vitattack.records.record import SampleRecord
+from vitattack.records.stats import mean_passes
+from vitattack.threats.lp import LpBall, Threat
+from vitattack.threats.lp import parse as parse_threat
 
 Kept = dict[tuple[str, float, str, int], tuple[Tensor, dict[str, Tensor]]]
 

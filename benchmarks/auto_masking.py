@@ -19,8 +19,8 @@ from typing import Any
 from planted import named
 
 import vitattack
-from vitattack.evaluation.result import Result
-from vitattack.evaluation.stats import mean_passes
+from vitattack.records.result import Result
+from vitattack.records.stats import mean_passes
 
 MODELS = ("tiny-vit+logits", "tiny-vit+attention", "tiny-vit+quantiser", "tiny-vit-saturated")
 

@@ -9,14 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from vitattack import spec
-from vitattack.attacks.auto import Auto, Stage
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.auto.attack import Auto, Stage
 from vitattack.attacks.base import Attack, Crafted, Holder
-from vitattack.models.probing import attention_layers
-from vitattack.models.rescaled import Rescaled
+from vitattack.core.rng import SampleRng
+from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 HEAVY = "rule=heavy_ball(size=2, schedule=cosine)"
 AGAIN = f"targets(pgd(steps=8, start=corner, {HEAVY}))"

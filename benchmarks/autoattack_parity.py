@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 
 import vitattack
-from vitattack.evaluation.api import Reporter
-from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord, Watch
-from vitattack.evaluation.result import Result
-from vitattack.evaluation.stages import broken
+from vitattack.attacks.stages import broken
+from vitattack.evaluation.evaluate import Reporter
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.result import Result
 
 
 class Progress(Reporter):

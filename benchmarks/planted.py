@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vitattack.models import zoo
-from vitattack.models.projections import query_rows
+from vitattack.models.attention.projections import query_rows
 from vitattack.models.victim import Victim
+from vitattack.models.zoo import load as zoo
 
 FACTOR, LEVELS = 1e3, 16
 

@@ -10,9 +10,9 @@ import json
 import sys
 
 import vitattack.attacks  # noqa: F401  # they register themselves
-from vitattack.bench import record
-from vitattack.bench.facts import FILE
-from vitattack.models.catalogue import _shipped
+from vitattack.bench.plan import record
+from vitattack.bench.plan.facts import FILE
+from vitattack.models.zoo.entries import _shipped
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from .options import option, output_options, store_options, together
 
 if TYPE_CHECKING:
     from vitattack.bench.cells import Cell
-    from vitattack.bench.executors import Executor
-    from vitattack.bench.file import Bench
-    from vitattack.bench.run import Matrix
+    from vitattack.bench.executors.base import Executor
+    from vitattack.bench.run.run import Matrix
+    from vitattack.bench.schema import Bench
 
 
 @click.command(
@@ -71,7 +71,7 @@ def command(
     **given: Any,
 ) -> None:
     """Run a matrix of models, attacks, threats and seeds from FILE, beside the numbers others published."""
-    from vitattack.bench.file import read
+    from vitattack.bench.schema import read
 
     form = "json" if as_json else form
     if not only_plan and (calibrate or throughput):
@@ -107,7 +107,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _list(form: str) -> None:
-    from vitattack.bench.file import read, shipped
+    from vitattack.bench.schema import read, shipped
     from vitattack.report.table import Table
 
     from .output import show
@@ -133,9 +133,9 @@ def _plan(
     form: str,
     quiet: bool,
 ) -> None:
-    from vitattack.bench import throughput as rates
     from vitattack.bench.cells import cells
-    from vitattack.bench.plan import plan
+    from vitattack.bench.plan import throughput as rates
+    from vitattack.bench.plan.plan import plan
     from vitattack.report.plan import flops, table
 
     from .output import show
@@ -155,7 +155,7 @@ def _executor(given: dict[str, Any]) -> Executor:
     jobs, address = given["jobs"], given["address"]
     of_ray = ("address", "num_cpus", "num_gpus", "shared_store")
     if given["executor"] == "ray":
-        from vitattack.bench.on_ray import OnRay
+        from vitattack.bench.executors.ray_cluster import OnRay
 
         shared = given["shared_store"]
         return OnRay(address, jobs, given["num_cpus"], given["num_gpus"], "workers" if shared else "driver")
@@ -163,10 +163,10 @@ def _executor(given: dict[str, Any]) -> Executor:
     if asked:
         raise click.UsageError(f"--{asked.replace('_', '-')} is for Ray: add --executor ray")
     if jobs is None or jobs == 1:
-        from vitattack.bench.executors import Serial
+        from vitattack.bench.executors.base import Serial
 
         return Serial()
-    from vitattack.bench.processes import Processes
+    from vitattack.bench.executors.processes import Processes
 
     return Processes(jobs)
 
@@ -182,18 +182,18 @@ def _run(
     given: dict[str, Any],
     quiet: bool,
 ) -> Matrix:
-    from vitattack.bench.run import run
+    from vitattack.bench.run.run import run
 
     from .benching import Board
 
     missing = _missing(bench, only, skip, store, data_dir, device, given["fresh"])
     if missing:
-        from vitattack.bench.checks import check
+        from vitattack.bench.plan.preflight import check
 
         from .signals import catch_sigterm
 
         if given["executor"] == "local":  # the devices of a cluster are seen by its workers
-            from vitattack.evaluation.api import resolve_device
+            from vitattack.evaluation.evaluate import resolve_device
 
             resolve_device(device)
         check(bench, missing, store=store, data_dir=data_dir)
@@ -223,8 +223,8 @@ def _missing(
     fresh: bool,
 ) -> tuple[Cell, ...]:
     """The cells that are not known to be stored."""
-    from vitattack.bench import index
     from vitattack.bench.cells import cells
+    from vitattack.bench.run import stored_cells as index
 
     notes = index.Index(store)
     runnable = [cell for cell in cells(bench, only, skip) if cell.runnable]

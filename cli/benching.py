@@ -7,8 +7,8 @@ from types import TracebackType
 
 from rich.console import Console
 
-from vitattack.bench.executors import Progress
-from vitattack.bench.tasks import Outcome, Task
+from vitattack.bench.executors.base import Progress
+from vitattack.bench.run.tasks import Outcome, Task
 
 from .bars import bar
 

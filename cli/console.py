@@ -10,10 +10,10 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from vitattack.evaluation.api import Reporter
-from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord, Watch
-from vitattack.evaluation.result import Result
+from vitattack.evaluation.evaluate import Reporter
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.result import Result
 
 from .bars import bar
 

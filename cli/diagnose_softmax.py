@@ -45,7 +45,7 @@ def command(
     Gaps are those between the two highest scores of a row, from fp64 products of the q and k of the fp32 forward.
     Whether that matters to an attack is read from the input gradient, in fp32 and bf16 against fp64.
     """
-    from vitattack.diagnostics.underflow import diagnose
+    from vitattack.diagnostics.diagnose import diagnose
     from vitattack.report import diagnosis as report
 
     from .console import counting

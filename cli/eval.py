@@ -21,8 +21,8 @@ def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -
 
 def with_effort(attacks: tuple[str, ...], budget: int | None, until: str | None) -> tuple[str, ...]:
     """The attacks, `auto` among them with the effort that was asked for."""
-    from vitattack import spec
-    from vitattack.syntax import Call, Node
+    from vitattack.attacks import attack_text as spec
+    from vitattack.text.syntax import Call, Node
 
     asked: dict[str, Node] = {}
     if budget is not None:
@@ -84,10 +84,10 @@ def command(
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
     errs on it twice, inside [0,1] and inside the budget.
     """
-    from vitattack.evaluation import api
-    from vitattack.evaluation.controls import control_texts, verdicts, with_bases
+    from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
+    from vitattack.evaluation import evaluate as api
     from vitattack.report.evaluation import tables
-    from vitattack.threat import parse_many
+    from vitattack.threats.lp import parse_many
 
     from .console import Screen
     from .output import show

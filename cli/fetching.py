@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitattack.models.watch import Watch, watching
+from vitattack.core.progress import Watch, watching
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

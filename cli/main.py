@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from vitattack.errors import UsageError, VitattackError, first_line
+from vitattack.core.errors import UsageError, VitattackError, first_line
 
 from .signals import Terminated
 
@@ -47,7 +47,7 @@ class Lazy(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from vitattack.registry import did_you_mean
+            from vitattack.core.registry import did_you_mean
 
             raise UsageError(did_you_mean("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
@@ -80,7 +80,7 @@ def _check_environment() -> None:
     given = sorted(name for name in os.environ if name.startswith("VITATTACK_"))
     if not given:
         return
-    from vitattack.registry import did_you_mean
+    from vitattack.core.registry import did_you_mean
 
     from .options import VARIABLES
 

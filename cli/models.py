@@ -38,7 +38,7 @@ Examples:
 @output_options
 def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
     """Every entry with its reported numbers, or those that contain TEXT, or whose id fits a pattern such as 'rb/*'."""
-    from vitattack.models.catalogue import search
+    from vitattack.models.zoo.entries import search
     from vitattack.report.models import here
     from vitattack.report.models import listing as rows
 
@@ -56,11 +56,11 @@ def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """One entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,
     weights, licence. The weights themselves are not needed.
     """
-    from vitattack.models.catalogue import named
+    from vitattack.models.zoo.entries import named
 
     entry = named(name)  # a typo is answered before torch is imported
 
-    from vitattack.models.figures import figures
+    from vitattack.models.zoo.figures import figures
     from vitattack.report.models import content, details
 
     from .output import show

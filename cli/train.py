@@ -72,8 +72,8 @@ def command(
         show(table, content, form)
         return
     from vitattack.train.export import check_free, register
-    from vitattack.train.keeper import Options
-    from vitattack.train.run import folder_of, planned, train
+    from vitattack.train.loop.session import Options
+    from vitattack.train.train import folder_of, planned, train
 
     from .signals import catch_sigterm
     from .training import TrainingScreen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitattack.train.keeper import Reporter, Row
+from vitattack.train.loop.session import Reporter, Row
 from vitattack.train.recipe import Recipe
 
 from .bars import bar

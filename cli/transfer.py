@@ -71,7 +71,7 @@ def command(
     Every image is attacked on the source with its true label. The diagonal is the white-box run of `vitattack eval`.
     Between input sizes images and changes are resized, and the cell is marked.
     """
-    from vitattack.evaluation.transfer import transfer, with_attack
+    from vitattack.evaluation.transfer.study import transfer, with_attack
     from vitattack.report.transfer import numbers, tables
 
     from .console import Screen

@@ -28,11 +28,11 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
     anything is parsed; where the zoo has no sha256, that of the first download is kept in a lock file and holds from
     then on. Everything lies in VITATTACK_HOME, by default in the cache folder of the platform.
     """
-    from vitattack.models.catalogue import named, weights_to_fetch
+    from vitattack.models.zoo.entries import named, weights_to_fetch
 
     wanted = {name: weights_to_fetch(named(name)) for name in names}  # a typo is answered before torch is imported
 
-    from vitattack.models import fetch
+    from vitattack.models.weights import fetch
     from vitattack.report.weights import pulled
 
     from .output import show
@@ -61,7 +61,7 @@ def check(name: str, as_json: bool, form: str, quiet: bool, **given: Any) -> Non
 
     Exits with 1 if the two differ by more than chance allows.
     """
-    from vitattack.evaluation.smoke import look
+    from vitattack.evaluation.zoo_check import look
     from vitattack.report.weights import looked
 
     from .output import show
@@ -98,8 +98,8 @@ def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: 
     """
     import dataclasses
 
-    from vitattack.models.catalogue import user_file
-    from vitattack.models.user_zoo import About, add, parse_clean
+    from vitattack.models.zoo.entries import user_file
+    from vitattack.models.zoo.user_entries import About, add, parse_clean
     from vitattack.report.table import Table
 
     from .output import show

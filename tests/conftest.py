@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.small import SMALL
+from vitattack.models.architectures.small import SMALL
 from vitattack.models.victim import Victim
 
 # The cache and the zoo of whoever runs the tests stay out of them; set here, since collecting reads the zoo.

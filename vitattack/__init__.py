@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitattack.attacks.base import Crafted as Crafted
-    from vitattack.diagnostics.underflow import Diagnosis as Diagnosis
-    from vitattack.diagnostics.underflow import diagnose as diagnose
-    from vitattack.errors import UsageError as UsageError
-    from vitattack.errors import VitattackError as VitattackError
-    from vitattack.evaluation.api import attack as attack
-    from vitattack.evaluation.api import evaluate as evaluate
-    from vitattack.evaluation.result import Evaluation as Evaluation
+    from vitattack.core.errors import UsageError as UsageError
+    from vitattack.core.errors import VitattackError as VitattackError
+    from vitattack.diagnostics.diagnose import Diagnosis as Diagnosis
+    from vitattack.diagnostics.diagnose import diagnose as diagnose
+    from vitattack.evaluation.evaluate import attack as attack
+    from vitattack.evaluation.evaluate import evaluate as evaluate
     from vitattack.models.victim import Victim as Victim
-    from vitattack.threat import LpBall as LpBall
+    from vitattack.records.result import Evaluation as Evaluation
+    from vitattack.threats.lp import LpBall as LpBall
 
 # Imported on first use (PEP 562), so that `import vitattack` and `vitattack --help` load no torch.
 _PUBLIC = {
-    "evaluate": "vitattack.evaluation.api",
-    "attack": "vitattack.evaluation.api",
-    "Evaluation": "vitattack.evaluation.result",
-    "diagnose": "vitattack.diagnostics.underflow",
-    "Diagnosis": "vitattack.diagnostics.underflow",
+    "evaluate": "vitattack.evaluation.evaluate",
+    "attack": "vitattack.evaluation.evaluate",
+    "Evaluation": "vitattack.records.result",
+    "diagnose": "vitattack.diagnostics.diagnose",
+    "Diagnosis": "vitattack.diagnostics.diagnose",
     "Crafted": "vitattack.attacks.base",
     "Victim": "vitattack.models.victim",
-    "LpBall": "vitattack.threat",
-    "VitattackError": "vitattack.errors",
-    "UsageError": "vitattack.errors",
+    "LpBall": "vitattack.threats.lp",
+    "VitattackError": "vitattack.core.errors",
+    "UsageError": "vitattack.core.errors",
 }
 __all__ = sorted(_PUBLIC)
 

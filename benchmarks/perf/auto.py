@@ -27,12 +27,12 @@ from measure import arguments, conditions, interleaved, median
 from verdicts import Outcome, Row, read_rows, references, stored
 
 import vitattack
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
+from vitattack.core.errors import UsageError
 from vitattack.data import DataSet, load
-from vitattack.errors import UsageError
-from vitattack.models import zoo
 from vitattack.models.victim import Victim
-from vitattack.threat import parse as parse_threat
+from vitattack.models.zoo import load as zoo
+from vitattack.threats.lp import parse as parse_threat
 
 AIM, HALF = 24, "bf16-search"
 

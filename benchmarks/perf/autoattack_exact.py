@@ -20,15 +20,15 @@ import torch
 from measure import arguments, conditions, interleaved, median
 from torch import Tensor
 
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.autoattack.reference import PAPER_QUERIES, PAPER_STEPS, Reference, package
 from vitattack.attacks.base import Attack
-from vitattack.attacks.from_autoattack import PAPER_QUERIES, PAPER_STEPS, Reference, package
+from vitattack.core.rng import SampleRng
 from vitattack.data import load
-from vitattack.evaluation.cost import counting
-from vitattack.models import zoo
+from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, frozen
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.models.zoo import load as zoo
+from vitattack.threats.lp import LpBall
 
 BALL, BATCH = LpBall("linf", 8 / 255), 64
 Batches = list[tuple[Tensor, Tensor, SampleRng]]

@@ -18,10 +18,10 @@ from measure import arguments, conditions, interleaved, median, raw_steps, small
 from pyautoattack.fab_pt import FABAttack_PT
 from torch import Tensor, nn
 
-from vitattack.attacks.fab import FAB
+from vitattack.attacks.minimum_norm.fab import FAB
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim, frozen
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 EPS = 1e-6
 

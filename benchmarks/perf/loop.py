@@ -15,10 +15,10 @@ import torch
 from measure import arguments, conditions, interleaved, median, raw_steps, small32, tiny224
 from torch import Tensor
 
-from vitattack.attacks.gradient import Gradient
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 RAW_STEPS = 20
 

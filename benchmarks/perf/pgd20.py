@@ -14,12 +14,12 @@ import torchattacks
 from measure import arguments, conditions, interleaved, median
 from torch import Tensor
 
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
+from vitattack.core.rng import SampleRng
 from vitattack.data import load
-from vitattack.models import zoo
 from vitattack.models.victim import frozen
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.models.zoo import load as zoo
+from vitattack.threats.lp import LpBall
 
 EPS, BATCH = 8 / 255, 64
 

@@ -19,11 +19,11 @@ import torch
 from measure import arguments, conditions, median
 
 from vitattack.bench.cells import Cell
-from vitattack.bench.executors import Executor, Progress, Serial
-from vitattack.bench.file import Settings
-from vitattack.bench.on_ray import OnRay
-from vitattack.bench.run import run_cells
-from vitattack.bench.tasks import Task
+from vitattack.bench.executors.base import Executor, Progress, Serial
+from vitattack.bench.executors.ray_cluster import OnRay
+from vitattack.bench.run.run import run_cells
+from vitattack.bench.run.tasks import Task
+from vitattack.bench.schema import Settings
 
 JOBS = 8
 

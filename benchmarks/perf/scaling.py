@@ -18,9 +18,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitattack.attacks.auto import BLOCK
-from vitattack.bench import file
-from vitattack.bench.plan import Priced, plan
+from vitattack.attacks.auto.attack import BLOCK
+from vitattack.bench import schema as file
+from vitattack.bench.plan.plan import Priced, plan
 
 
 def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) -> list[float]:

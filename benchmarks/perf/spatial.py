@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from measure import arguments, conditions, interleaved, median, tiny224
 from torch import Tensor
 
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
+from vitattack.core.rng import SampleRng
 from vitattack.data import load
 from vitattack.models.victim import Victim, frozen
-from vitattack.rng import SampleRng
-from vitattack.spatial import Spatial, transform, transforms
+from vitattack.threats.spatial import Spatial, transform, transforms
 
 SHIFTS, ANGLES = 3, 5
 WHOLE = 2511

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from measure import arguments, conditions, interleaved, median, raw_steps, tiny224
 
-from vitattack.models.attention import AttentionTap, Seen
-from vitattack.models.probing import attention_layers
-from vitattack.models.rescaled import Rescaled
+from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.attention.tap import AttentionTap, Seen
 
 BATCH = 8
 

@@ -19,13 +19,13 @@ from measure import arguments, conditions, interleaved, median, small32
 from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
-from vitattack.threat import parse
-from vitattack.train.batches import Batch
-from vitattack.train.hooks import Run
-from vitattack.train.loop import Loop
+from vitattack.threats.lp import parse
+from vitattack.train.data.batch import Batch
+from vitattack.train.data.streams import InMemory
+from vitattack.train.hooks.hooks import Run
+from vitattack.train.loop.loop import Loop
 from vitattack.train.parts import parts
 from vitattack.train.recipe import Recipe
-from vitattack.train.streams import InMemory
 
 EPS, EPOCH = 8 / 255, 50_000
 OBJECTIVES = {

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vitattack import lines
-from vitattack.bench import index
+from vitattack.attacks.stages import names
+from vitattack.bench.run import stored_cells as index
 from vitattack.data import DataSet, load
-from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord
-from vitattack.evaluation.stages import names
-from vitattack.models import zoo
 from vitattack.models.victim import Victim, digest
+from vitattack.models.zoo import load as zoo
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord
+from vitattack.text import yaml_lines as lines
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitattack import evaluate
-from vitattack.evaluation.result import Result
-from vitattack.evaluation.stats import mcnemar
-from vitattack.models.zoo import FileOptions
-from vitattack.train.keeper import Options
+from vitattack.models.zoo.load import FileOptions
+from vitattack.records.result import Result
+from vitattack.records.stats import mcnemar
+from vitattack.train.loop.session import Options
 from vitattack.train.recipe import Recipe
-from vitattack.train.run import Trained, train
+from vitattack.train.train import Trained, train
 
 EVERY, BATCHES, STEPS, INNER = 3, 4, 10, 3
 VARIANTS = ("base", "aas_at", "random", "extra")

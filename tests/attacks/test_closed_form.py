@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.conftest import batch, linear_victim
-from vitattack import spec
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.attacks import attack_text as spec
+from vitattack.core.rng import SampleRng
+from vitattack.threats.lp import LpBall
 
 BALLS = {"linf": LpBall("linf", 8 / 255), "l2": LpBall("l2", 0.25)}
 # Each attack with its defaults, run to the end; losses by way of pgd.

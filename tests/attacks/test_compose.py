@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
 from vitattack.attacks.base import learned, recall
 from vitattack.attacks.compose import Stages
-from vitattack.evaluation.cost import counting
+from vitattack.core.rng import SampleRng
+from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 BALL = LpBall("linf", 0.004)
 Images = tuple[Tensor, Tensor]
@@ -67,7 +67,7 @@ def test_an_unconfirmed_success_keeps_its_sample_under_attack(toy_images: Images
 
 
 def test_losses_are_passed_inwards() -> None:
-    from vitattack.losses import Margin
+    from vitattack.attacks.losses import Margin
 
     changed = spec.build("worst(pgd, restarts(2, mim))", BALL).with_loss(Margin())
     assert changed == spec.build("worst(pgd(loss=margin), restarts(2, mim(loss=margin)))", BALL)

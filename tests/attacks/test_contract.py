@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from tests.conftest import batch, linear_victim, toy_pictures
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
 from vitattack.attacks.base import Attack, sources
 from vitattack.attacks.catalogue import ATTACKS, LP
-from vitattack.errors import UsageError
-from vitattack.evaluation.cost import counting
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, digest
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall, Threat, parse
+from vitattack.threats.lp import LpBall, Threat, parse
 
 THREATS = {"linf": parse("linf:8/255"), "l2": parse("l2:0.5"), "spatial": parse("spatial")}
 Images = tuple[Tensor, Tensor]

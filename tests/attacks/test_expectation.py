@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack import spec
-from vitattack.attacks.gradient import Gradient
-from vitattack.attacks.starts import OutputDiversified
-from vitattack.attacks.steps import Steepest
-from vitattack.errors import UsageError
-from vitattack.evaluation.cost import counting
-from vitattack.losses import CrossEntropy, Moment, evaluate
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.gradient.starts import OutputDiversified
+from vitattack.attacks.gradient.steps import Steepest
+from vitattack.attacks.losses import CrossEntropy, Moment, evaluate
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 BALL = LpBall("linf", 8 / 255)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vitattack._assets import ASSETS
-from vitattack.bench import file
+from vitattack.bench import schema as file
 from vitattack.bench.cells import cells
-from vitattack.bench.file import CLEAN
-from vitattack.bench.plan import plan
-from vitattack.models.catalogue import entries
+from vitattack.bench.plan.plan import plan
+from vitattack.bench.schema import CLEAN
+from vitattack.core.assets import ASSETS
+from vitattack.models.zoo.entries import entries
 
 read = cache(file.read)
 FILES = sorted((ASSETS / "benchmarks").glob("*.yaml"))
@@ -115,8 +115,8 @@ def test_every_file_has_a_plan(path: Path, tmp_path: Path):
 
 
 def test_every_attack_can_be_built():
-    from vitattack import spec
-    from vitattack.threat import parse
+    from vitattack.attacks import attack_text as spec
+    from vitattack.threats.lp import parse
 
     found = {(c.attack, c.threat) for path in FILES for c in cells(read(path.stem)) if c.runnable}
     assert len(found) > 100

@@ -15,10 +15,10 @@ from tests.benchmarks.conftest import ARCH, KWARGS, Files, Script
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
 from vitattack.data import from_tensors
-from vitattack.evaluation.records import SampleRecord
-from vitattack.models.rescaled import Rescaled
+from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.victim import Victim
-from vitattack.threat import LpBall
+from vitattack.records.record import SampleRecord
+from vitattack.threats.lp import LpBall
 
 BALL = LpBall("linf", 0.004)
 

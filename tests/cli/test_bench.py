@@ -90,8 +90,8 @@ def test_a_failing_cell_fails_alone_and_the_same_command_retries_it(here: Here, 
     assert first.returncode == 1
     states = {c["model"]: c["status"] for c in json.loads(first.stdout)["cells"] if c["attack"] == "fgsm"}
     assert states == {"mine": "failed", "tiny-vit": "ok", "theirs": "published"}
-    from vitattack._assets import EMBEDDED
-    from vitattack.models.catalogue import entries
+    from vitattack.core.assets import EMBEDDED
+    from vitattack.models.zoo.entries import entries
 
     source = entries()["tiny-vit"].weights
     assert source is not None and source.file is not None
@@ -131,7 +131,7 @@ def test_a_wrong_file_is_told_with_its_line(here: Here, file: Path) -> None:
 
 
 def test_calibration_measures_first(here: Here, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitattack.bench import throughput
+    from vitattack.bench.plan import throughput
 
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(throughput, "SECONDS", 0.0)

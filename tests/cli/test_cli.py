@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.cli.conftest import Here
-from vitattack.models.small import SMALL
+from vitattack.models.architectures.small import SMALL
 
 ENTRY = [sys.executable, "-P", "-m", "vitattack.cli"]
 

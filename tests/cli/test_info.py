@@ -13,7 +13,7 @@ import timm
 import torch
 
 from tests.cli.conftest import Here
-from vitattack.models.catalogue import entries
+from vitattack.models.zoo.entries import entries
 
 
 def test_info_says_what_an_evaluation_needs_to_know(here: Here) -> None:
@@ -78,7 +78,7 @@ def test_list_shows_the_number_within_what_was_trained_for(here: Here) -> None:
 
 def test_list_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from vitattack.models.catalogue import search; from vitattack.report.models import listing;"
+        "import sys; from vitattack.models.zoo.entries import search; from vitattack.report.models import listing;"
         "listing(search('')); assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.conftest import Here
 from tests.cli.test_cli import refused
-from tests.models.hosts import Host, host, page
-from vitattack._assets import EMBEDDED
-from vitattack.models import download, watch
-from vitattack.models.small import SMALL
+from tests.models.weights.hosts import Host, host, page
+from vitattack.core import progress as watch
+from vitattack.core.assets import EMBEDDED
+from vitattack.models.architectures.small import SMALL
+from vitattack.models.weights import download
 
 KWARGS = '{"embed_dim": 16, "depth": 1, "num_heads": 1}'
 ARCH = ("--arch", "small:tiny_vit_32", "--arch-kwargs", KWARGS, "--normalize", "none", "--dataset", "cifar10")
@@ -208,7 +209,7 @@ def test_a_download_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_cache_folder_of_each_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from vitattack.home import home
+    from vitattack.core.files import home
 
     monkeypatch.delenv("VITATTACK_HOME")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)

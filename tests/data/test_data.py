@@ -12,10 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
+from vitattack.core.errors import UsageError
 from vitattack.data import from_tensors, load
 from vitattack.data.catalogue import CATALOGUE, HubSet
 from vitattack.data.transform import transform
-from vitattack.errors import UsageError
 
 
 def png(colour: tuple[int, int, int], size: tuple[int, int] = (32, 32)) -> bytes:
@@ -50,7 +50,7 @@ def test_the_embedded_sets_are_what_they_say() -> None:
 
 @pytest.mark.full_cifar10
 def test_the_embedded_images_are_the_rows_they_name(cifar10_dir: Path) -> None:
-    from vitattack._assets import EMBEDDED
+    from vitattack.core.assets import EMBEDDED
 
     for name, source in (("cifar10-demo", "cifar10"), ("cifar10-calib", "cifar10-train")):
         indices = pq.read_table(EMBEDDED / f"{name}.parquet")["index"].to_pylist()
@@ -317,7 +317,7 @@ def test_the_hub_is_asked_only_where_it_may_and_can_be(
         raise OSError("no")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    monkeypatch.setattr("vitattack.models.hub.unreachable", lambda: lost)
+    monkeypatch.setattr("vitattack.models.weights.hub.unreachable", lambda: lost)
     monkeypatch.setenv("VITATTACK_OFFLINE", offline)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(UsageError, match=rf"cannot fetch uoft-cs/cifar10 from the hub \({reason}\)"):

@@ -16,11 +16,11 @@ import pytest
 from PIL import Image
 
 from tests.data.making import encoded, put, tar, val
+from vitattack.core.errors import UsageError
 from vitattack.data import load
-from vitattack.data.arrays import npz_source
-from vitattack.data.blobs import in_tar
-from vitattack.data.imagenet import from_parquet, from_place
-from vitattack.errors import UsageError
+from vitattack.data.formats.arrays import npz_source
+from vitattack.data.formats.blobs import in_tar
+from vitattack.data.imagenet.validation import from_parquet, from_place
 
 
 def refused(text: str, message: str, data_dir: Path | None = None) -> None:

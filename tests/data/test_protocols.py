@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 import vitattack
 from tests.data.making import encoded, put, val
+from vitattack.core.errors import UsageError
 from vitattack.data import asked, load, takes_transform
 from vitattack.data.catalogue import CATALOGUE
-from vitattack.data.classes import Classes
-from vitattack.data.labels import official_list, published, robustbench_ids, synsets
+from vitattack.data.imagenet.classes import Classes
+from vitattack.data.imagenet.labels import official_list, published, robustbench_ids, synsets
 from vitattack.data.protocols import PROTOCOLS
 from vitattack.data.transform import Preprocessing
-from vitattack.errors import UsageError
-from vitattack.evaluation.job import Job
 from vitattack.models.victim import digest, wrap
+from vitattack.records.job import Job
 
 
 class Bright(nn.Module):
@@ -141,7 +141,7 @@ def test_a_1000_way_model_is_asked_among_the_classes_of_the_set(
 
 
 def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitattack.evaluation.transfer import transfer
+    from vitattack.evaluation.transfer.study import transfer
 
     monkeypatch.setattr("vitattack.data.catalogue.check_count", lambda found, wanted, where: None)
     numbers = published("r")

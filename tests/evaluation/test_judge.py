@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from vitattack.attacks.base import Crafted
 from vitattack.evaluation.judge import clean_predictions, judge
-from vitattack.evaluation.records import SampleRecord
 from vitattack.models.victim import Victim
-from vitattack.threat import LpBall
+from vitattack.records.record import SampleRecord
+from vitattack.threats.lp import LpBall
 
 BALL = LpBall("linf", 0.1)
 

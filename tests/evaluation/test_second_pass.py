@@ -11,16 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack import evaluate, spec
-from vitattack.attacks.auto import MOST, NAMES, Auto
-from vitattack.attacks.ensemble import autoattack
-from vitattack.evaluation.api import Reporter
-from vitattack.evaluation.auto_report import auto_doubts, auto_report, most_fragile
-from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord, Watch
-from vitattack.evaluation.result import Result
+from vitattack import evaluate
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.auto.attack import MOST, NAMES, Auto
+from vitattack.attacks.auto.report import auto_doubts, auto_report, most_fragile
+from vitattack.attacks.autoattack.autoattack import autoattack
+from vitattack.evaluation.evaluate import Reporter
 from vitattack.evaluation.second_pass import BLIND, ESCALATED, PROBED, chosen, due
-from vitattack.threat import LpBall
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.result import Result
+from vitattack.threats.lp import LpBall
 
 QUICK = "auto(k=9, steps=5, long=10)"
 SETTINGS = {"threat": "linf:0.1", "threads": 1, "batch_size": 16}
@@ -55,7 +56,9 @@ class Blind(nn.Module):
 @pytest.fixture(autouse=True)
 def short_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
     """The escalation with fewer steps and queries."""
-    monkeypatch.setattr("vitattack.attacks.assurance.autoattack", lambda ball: autoattack(ball, steps=3, queries=300))
+    monkeypatch.setattr(
+        "vitattack.attacks.auto.assurance.autoattack", lambda ball: autoattack(ball, steps=3, queries=300)
+    )
 
 
 def images(n: int) -> tuple[Tensor, Tensor]:

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack import spec
-from vitattack.errors import UsageError
-from vitattack.evaluation.api import Reporter, evaluate
-from vitattack.evaluation.job import Job
-from vitattack.evaluation.matrix import Cell, Matrix
-from vitattack.evaluation.records import SampleRecord, Status, Watch
-from vitattack.evaluation.result import Result
-from vitattack.evaluation.transfer import transfer, with_attack
-from vitattack.models import zoo
+from vitattack.attacks import attack_text as spec
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.evaluation.evaluate import Reporter, evaluate
+from vitattack.evaluation.transfer.study import transfer, with_attack
+from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.models.victim import Victim
+from vitattack.models.zoo import load as zoo
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Status, Watch
+from vitattack.records.result import Result
 from vitattack.report.transfer import numbers, tables
-from vitattack.rng import SampleRng
-from vitattack.threat import parse
+from vitattack.threats.lp import parse
 
 Images = tuple[Tensor, Tensor]
 PGD = "pgd(steps=3, stop=never)"
@@ -146,7 +146,7 @@ def test_a_finished_study_comes_from_the_store_and_a_new_target_joins_it(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished study was run again")
 
-    monkeypatch.setattr("vitattack.evaluation.transfer.craft", never)
+    monkeypatch.setattr("vitattack.evaluation.transfer.study.craft", never)
     assert json.dumps(transfer([one], [one, two], **settings).json()) == before
     with pytest.raises(AssertionError, match="run again"):
         transfer([one], [one, two], fresh=True, **settings)
@@ -208,7 +208,7 @@ def test_the_three_measures_by_hand() -> None:
     assert (cell.drop.correct, cell.drop.n) == (3, 8)  # two fooled, one invalid
     assert cell.drop.accuracy == pytest.approx(cell.result.clean.accuracy - cell.accuracy.accuracy)
     assert (cell.success.correct, cell.success.n) == (1, 4)  # 0, 1, 2 and 4 are right on both
-    from vitattack.evaluation.stats import wilson
+    from vitattack.records.stats import wilson
 
     assert (cell.success.low, cell.success.high) == (wilson(1, 4)[0], wilson(3, 4)[1])
     assert (cell.drop.low, cell.drop.high) == (wilson(2, 8)[0], wilson(4, 8)[1])
@@ -281,7 +281,7 @@ def test_memory_that_ends_halves_the_pieces_and_changes_no_verdict(
         return forward(self, x)
 
     monkeypatch.setattr(Victim, "forward", tight)
-    monkeypatch.setattr("vitattack.evaluation.transfer.first_look", lambda victim, x: [])
+    monkeypatch.setattr("vitattack.evaluation.transfer.study.first_look", lambda victim, x: [])
     halved = transfer(pair, attack=PGD, data=images, **SETTINGS)
     assert [c.accuracy for c in halved.cells] == [c.accuracy for c in plain.cells]
     assert any("batches were halved" in doubt for doubt in halved.doubts)

@@ -7,7 +7,7 @@ notes the logits; here the file goes through the zoo entry. RobustBench pins an 
     (torch, torchvision and what they need must be importable there too)
     python tests/parity/robustbench_models.py --python rb/bin/python > docs/evidence/robustbench-parity.txt
 
-`--record` also writes the layouts and a few logits that tests/models/test_layouts.py keeps.
+`--record` also writes the layouts and a few logits that tests/models/architectures/test_layouts.py keeps.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import numpy as np
 import timm
 import torch
 
-from vitattack.models import zoo
-from vitattack.models.catalogue import entries
 from vitattack.models.victim import frozen
+from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.entries import entries
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.models.layouts import Layout, path_of
+from tests.models.architectures.layouts import Layout, path_of
 
 HERE = Path(__file__).parent
 BOUND = 1e-5

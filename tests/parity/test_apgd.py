@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack import losses
-from vitattack.attacks.autostep import AutoStep, checkpoints
-from vitattack.attacks.gradient import Gradient
-from vitattack.attacks.starts import Edge
-from vitattack.losses import DLR, AnyLoss, CrossEntropy, TargetedDLR
+from vitattack.attacks import losses
+from vitattack.attacks.gradient.apgd import AutoStep, checkpoints
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.gradient.starts import Edge
+from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy, TargetedDLR
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 reference = pytest.importorskip("pyautoattack.autopgd_base")
 N = 6

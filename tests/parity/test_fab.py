@@ -10,12 +10,12 @@ import torch
 from pyautoattack.fab_pt import FABAttack_PT
 from torch import Tensor
 
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
+from vitattack.core.rng import SampleRng
 from vitattack.data import load
-from vitattack.models import zoo
 from vitattack.models.victim import Victim, frozen
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.models.zoo import load as zoo
+from vitattack.threats.lp import LpBall
 
 EPS = {"linf": 8 / 255, "l2": 0.5}
 THEIRS = {"linf": "Linf", "l2": "L2"}

@@ -8,10 +8,10 @@ from pyautoattack.square import SquareAttack
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks.square import BLOCK, HALVINGS, Square
+from vitattack.attacks.black_box.square import BLOCK, HALVINGS, Square
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import frozen
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.threats.lp import LpBall
 
 QUERIES, N = 500, 8
 EPS = {"linf": 3 / 255, "l2": 0.5}

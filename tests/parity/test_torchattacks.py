@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.gradient import Gradient
-from vitattack.attacks.steps import Steepest
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.gradient.steps import Steepest
+from vitattack.core.rng import SampleRng
 from vitattack.data import load
-from vitattack.models import zoo
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import LpBall
+from vitattack.models.zoo import load as zoo
+from vitattack.threats.lp import LpBall
 
 torchattacks = pytest.importorskip("torchattacks", reason="a peer: make test installs it")
 EPS, N, SEED = 8 / 255, 64, 7

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from vitattack.bench import file
+from vitattack.bench import schema as file
 from vitattack.bench.cells import cells
 from vitattack.bench.compare import fronts, shown
-from vitattack.bench.run import Matrix, Measured
-from vitattack.evaluation import stats
-from vitattack.evaluation.records import SampleRecord
-from vitattack.evaluation.stats import share
+from vitattack.bench.run.run import Matrix, Measured
+from vitattack.records import stats
+from vitattack.records.record import SampleRecord
+from vitattack.records.stats import share
 from vitattack.report import bench as report
 
 FILE = """
@@ -195,7 +195,7 @@ def test_saved_in_every_form(tmp_path, monkeypatch):
     matrix = made(tmp_path)
     records = [SampleRecord(i, 1, 1, 2, "fooled", 0.03, False, False, 3, 21, 20, {"tx": i}) for i in range(3)]
     monkeypatch.setattr(Measured, "records", lambda self: iter(records if self.status == "ok" else ()))
-    monkeypatch.setattr("vitattack.report.records.PIECE", 2)
+    monkeypatch.setattr("vitattack.report.sample_parquet.PIECE", 2)
     paths = report.save(matrix, tmp_path / "out")
     assert sorted(path.suffix for path in paths) == [".csv", ".json", ".md", ".parquet", ".tex"]
     rows = pq.read_table(tmp_path / "out" / "made.parquet").to_pylist()

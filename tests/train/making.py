@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
-from vitattack.train.hooks import Run
-from vitattack.train.keeper import Options, Reporter
+from vitattack.train.hooks.hooks import Run
+from vitattack.train.loop.session import Options, Reporter
 from vitattack.train.recipe import Recipe
-from vitattack.train.run import Trained, train
+from vitattack.train.train import Trained, train
 
 SHAPE = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 # drop_path draws from torch's own generator, crop and flip from the batch's

@@ -14,15 +14,15 @@ from vitattack.cli.main import main
 
 from tests.conftest import tiny_vit
 from tests.train.making import small
-from vitattack.train.awp import Awp
-from vitattack.train.batches import Batch
-from vitattack.train.hooks import Run
-from vitattack.train.loop import Loop
+from vitattack.train.data.batch import Batch
+from vitattack.train.data.streams import InMemory
+from vitattack.train.hooks.awp import Awp
+from vitattack.train.hooks.hooks import Run
+from vitattack.train.loop.loop import Loop
 from vitattack.train.parts import parts
 from vitattack.train.plan import plan
 from vitattack.train.recipe import Recipe
-from vitattack.train.run import planned
-from vitattack.train.streams import InMemory
+from vitattack.train.train import planned
 
 
 class Slow(InMemory):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitattack.errors import UsageError
+from vitattack.core.errors import UsageError
 from vitattack.train.parts import canonical
 from vitattack.train.recipe import Recipe, load, of_json
 

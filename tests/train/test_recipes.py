@@ -11,9 +11,9 @@ import torch
 
 from tests.train.making import run
 from vitattack.data.catalogue import CATALOGUE
-from vitattack.models.architectures import build
-from vitattack.models.catalogue import entries
-from vitattack.train.optim import Lion
+from vitattack.models.architectures.build import build
+from vitattack.models.zoo.entries import entries
+from vitattack.train.loop.optim import Lion
 from vitattack.train.parts import canonical, parts
 from vitattack.train.recipe import Recipe, load, shipped
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from tests.train.making import SHAPE, run, small
-from vitattack.train.keeper import Options, Reporter, Row
+from vitattack.train.loop.session import Options, Reporter, Row
 
 PLAIN = {"hooks": (), "augment": ("crop", "flip"), "batch_size": 16, "epochs": 8, "arch_kwargs": SHAPE, "probe": 4}
 CASES = {

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from vitattack.errors import UsageError
-from vitattack.losses import AnyLoss
-from vitattack.rng import SampleRng
+from vitattack.attacks.losses import AnyLoss
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
 
 # Calibration images and labels, read only by the attacks that ask for them.
 Calibration = Callable[[], tuple[Tensor, Tensor]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vitattack.attacks.base import Attack
-from vitattack.registry import Registry
+from vitattack.core.registry import Registry
 
 LP = ("linf", "l2")
 ANY = (*LP, "spatial")

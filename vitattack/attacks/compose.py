@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack import losses
+from vitattack.attacks import losses
 from vitattack.attacks.base import (
     Attack,
     Calibration,
@@ -22,10 +22,10 @@ from vitattack.attacks.base import (
     recall,
     sources,
 )
-from vitattack.errors import UsageError
-from vitattack.losses import AnyLoss
+from vitattack.attacks.losses import AnyLoss
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import frozen
-from vitattack.rng import SampleRng
 
 
 @dataclass(frozen=True)

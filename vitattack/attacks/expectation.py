@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from vitattack.attacks.base import Attack, Crafted, Holder
 from vitattack.attacks.compose import Stages
-from vitattack.attacks.targets import Targets
-from vitattack.errors import UsageError
-from vitattack.losses import CrossEntropy
+from vitattack.attacks.gradient.targets import Targets
+from vitattack.attacks.losses import CrossEntropy
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
 from vitattack.models.views import Averaged
-from vitattack.rng import SampleRng
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from vitattack.bench.file import Attack, Bench, Model, Reference, Settings
-from vitattack.bench.labels import fits
-from vitattack.errors import UsageError
-from vitattack.home import printable
+from vitattack.bench.read.selectors import fits
+from vitattack.bench.schema import Attack, Bench, Model, Reference, Settings
+from vitattack.core.errors import UsageError
+from vitattack.core.files import printable
 
 
 @dataclass(frozen=True)

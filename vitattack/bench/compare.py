@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from vitattack.bench import facts
-from vitattack.bench.file import CLEAN, Reference
-from vitattack.bench.run import Matrix, Measured
-from vitattack.bench.tasks import Status
-from vitattack.evaluation import stats
-from vitattack.evaluation.stats import Accuracy, Gap
-from vitattack.models.catalogue import entries
+from vitattack.bench.plan import facts
+from vitattack.bench.run.run import Matrix, Measured
+from vitattack.bench.run.tasks import Status
+from vitattack.bench.schema import CLEAN, Reference
+from vitattack.models.zoo.entries import entries
+from vitattack.records import stats
+from vitattack.records.stats import Accuracy, Gap
 
 
 @dataclass(frozen=True)

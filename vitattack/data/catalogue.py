@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vitattack.data import arrays, imagenet, layouts
-from vitattack.data.classes import Classes, subset
-from vitattack.data.entries import EmbeddedSet, Entry, HubArrays, HubSet, LocalSet, Opened, ValidationSet, check_count
-from vitattack.data.labels import CATEGORIES, CORRUPTIONS, EXTRA_CORRUPTIONS, IMAGENET100, imagenet100, published
-from vitattack.data.sources import Source
-from vitattack.errors import UsageError
+from vitattack.core.errors import UsageError
+from vitattack.data.formats import arrays, layouts
+from vitattack.data.formats.row_sources import Source
+from vitattack.data.imagenet import validation as imagenet
+from vitattack.data.imagenet.classes import Classes, subset
+from vitattack.data.imagenet.labels import (
+    CATEGORIES,
+    CORRUPTIONS,
+    EXTRA_CORRUPTIONS,
+    IMAGENET100,
+    imagenet100,
+    published,
+)
+from vitattack.data.kinds import EmbeddedSet, Entry, HubArrays, HubSet, LocalSet, Opened, ValidationSet, check_count
 
 
 def _severity(part: str, summary: str) -> tuple[str, int | None]:

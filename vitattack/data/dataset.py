@@ -10,19 +10,19 @@ from typing import Any
 
 from torch import Tensor
 
-from vitattack.data.arrays import npz_source
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import did_you_mean
 from vitattack.data.catalogue import CATALOGUE
-from vitattack.data.classes import Classes, subset
-from vitattack.data.entries import Entry, Opened, ValidationSet
-from vitattack.data.imagenet import ValidationSource
-from vitattack.data.labels import classes_of
+from vitattack.data.formats.arrays import npz_source
+from vitattack.data.formats.row_sources import Source, TensorSource, class_folders
+from vitattack.data.imagenet.classes import Classes, subset
+from vitattack.data.imagenet.labels import classes_of
+from vitattack.data.imagenet.validation import ValidationSource
+from vitattack.data.kinds import Entry, Opened, ValidationSet
 from vitattack.data.protocols import PROTOCOLS
-from vitattack.data.selection import digest_of, select, split
-from vitattack.data.sources import Source, TensorSource, class_folders
+from vitattack.data.rows import digest_of, select, split
 from vitattack.data.transform import Preprocessing
 from vitattack.data.transform import transform as make_transform
-from vitattack.errors import UsageError
-from vitattack.registry import did_you_mean
 
 CLASS_FILE = "imagenet-classes"
 

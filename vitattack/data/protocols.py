@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from vitattack.data.labels import IMAGES, official_list, robustbench_ids
-from vitattack.data.selection import draw
+from vitattack.data.imagenet.labels import IMAGES, official_list, robustbench_ids
+from vitattack.data.rows import draw
 
 
 @dataclass(frozen=True)

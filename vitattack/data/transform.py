@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from vitattack.errors import UsageError
+from vitattack.core.errors import UsageError
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 LONGEST = 65_536

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.attacks.flags import doubts_of
-from vitattack.evaluation import stats
-from vitattack.evaluation.records import SampleRecord
+from vitattack.attacks.autoattack.flags import doubts_of
 from vitattack.models.victim import Victim, frozen
+from vitattack.records import stats
+from vitattack.records.record import SampleRecord
 
 
 def first_look(victim: Victim, x: Tensor) -> list[str]:

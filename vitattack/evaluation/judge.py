@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.base import Crafted
-from vitattack.evaluation.records import SampleRecord, Status
 from vitattack.models.victim import Victim, frozen
-from vitattack.threat import Threat
+from vitattack.records.record import SampleRecord, Status
+from vitattack.threats.lp import Threat
 
 # Evidence that has its own column in a record, or is spent on other columns.
 COLUMNS = {"fooled", "first_fooled", "forwards", "backwards"}

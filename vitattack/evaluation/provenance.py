@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vitattack.evaluation.job import Job
+from vitattack.records.job import Job
 
 PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy", "autoattack", "pyautoattack", "torchattacks")
 

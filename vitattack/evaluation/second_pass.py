@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 import torch
 
-from vitattack.attacks.assurance import PROBE, Assurance
+from vitattack.attacks.auto.assurance import PROBE, Assurance
 from vitattack.attacks.base import Attack, recall
+from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
-from vitattack.evaluation.batches import Batches, read_batch
-from vitattack.evaluation.job import Job
-from vitattack.evaluation.records import SampleRecord, Watch
-from vitattack.evaluation.store import Sink, whole_batches
+from vitattack.evaluation.crafting import Batches, read_batch
 from vitattack.models.victim import Victim
-from vitattack.rng import SampleRng
-from vitattack.threat import Threat
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.store import Sink, whole_batches
+from vitattack.threats.lp import Threat
 
 PROBED, ESCALATED = 2, 3  # numbers of passes
 # Gradients that vanish on more than this share of the survivors need no probe: gradient attacks were blind.

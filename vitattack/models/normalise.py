@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vitattack.errors import UsageError
+from vitattack.core.errors import UsageError
 
 Normaliser = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vitattack.errors import UsageError, VitattackError
+from vitattack.core.errors import UsageError, VitattackError
 
 # Images that went through a normaliser and back miss the box by rounding; more than this is another scale.
 PIXEL_TOLERANCE = 1e-4

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.func import functional_call
 
-from vitattack.models.attention import AttentionTap, SoftmaxMode
-from vitattack.models.layers import AttentionLayer, AttentionMap, Per, check_scales, shaped
-from vitattack.models.rescaled import Rescaled
-from vitattack.models.sdpa import Sdpa
+from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, check_scales, shaped
+from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.attention.sdpa import Sdpa
+from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
 from vitattack.models.victim import Victim
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack import spec
+from vitattack.attacks import attack_text as spec
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ANY, ATTACKS
-from vitattack.errors import UsageError
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
 from vitattack.report.table import Table
-from vitattack.rng import SampleRng
 
 CLASSES = 10  # where prices are counted; fab pays a gradient per wrong class
 

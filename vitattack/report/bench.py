@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.bench.compare import Front, Shown, fronts, shown
-from vitattack.bench.file import CLEAN
-from vitattack.bench.run import Matrix
+from vitattack.bench.run.run import Matrix
+from vitattack.bench.schema import CLEAN
 from vitattack.report.table import Table
 
 AXIS: Mapping[str, Callable[[Shown], str]] = {
@@ -270,7 +270,7 @@ def content(matrix: Matrix) -> dict[str, Any]:
 
 def save(matrix: Matrix, folder: Path) -> list[Path]:
     """Every form in a folder: NAME.md, .tex, .csv, .json, and NAME.parquet with the record of every sample."""
-    from vitattack.report.records import write
+    from vitattack.report.sample_parquet import write
 
     folder.mkdir(parents=True, exist_ok=True)
     shapes = tables(matrix)

@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from vitattack.core.errors import UsageError
 from vitattack.data import DataSet, load
 from vitattack.data.catalogue import CATALOGUE
+from vitattack.data.formats.row_sources import ImageSource
 from vitattack.data.protocols import PROTOCOLS
-from vitattack.data.selection import split
-from vitattack.data.sources import ImageSource
-from vitattack.errors import UsageError
+from vitattack.data.rows import split
 from vitattack.report.table import Table
 
 KEYS = ("name", "images", "classes", "where", "what it is")

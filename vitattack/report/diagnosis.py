@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitattack.diagnostics.rows import HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP, bin_edges
-from vitattack.diagnostics.underflow import Block, Diagnosis
-from vitattack.errors import UsageError
+from vitattack.core.errors import UsageError
+from vitattack.diagnostics.diagnose import Block, Diagnosis
+from vitattack.diagnostics.row_statistics import HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP, bin_edges
 from vitattack.report.table import Table
 
 if TYPE_CHECKING:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from vitattack import spec
-from vitattack.evaluation import stages, stats
-from vitattack.evaluation.appearance import appearance
-from vitattack.evaluation.auto_report import auto_report
-from vitattack.evaluation.referee import referee
-from vitattack.evaluation.result import Evaluation, Result
-from vitattack.evaluation.spatial_report import spatial_report
-from vitattack.evaluation.stats import Accuracy
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks import stages
+from vitattack.attacks.aas.report import referee
+from vitattack.attacks.auto.report import auto_report
+from vitattack.attacks.perceptual.report import appearance
+from vitattack.attacks.spatial.report import spatial_report
+from vitattack.records import stats
+from vitattack.records.result import Evaluation, Result
+from vitattack.records.stats import Accuracy
 from vitattack.report.table import Table
 
 COLUMNS = ("attack", "accuracy", "95 %", "correct", "fwd", "bwd", "step", "sec")

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vitattack.models.cache import whereabouts
-from vitattack.models.catalogue import Entry, Reported
+from vitattack.models.weights.cache import whereabouts
+from vitattack.models.zoo.entries import Entry, Reported
 from vitattack.report.table import Table
 
 if TYPE_CHECKING:  # a list of models needs no torch
-    from vitattack.models.figures import Figures
+    from vitattack.models.zoo.figures import Figures
 
 ELSEWHERE = ("not public", "not cached", "by hand")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitattack.evaluation.referee import Referee
-from vitattack.evaluation.stats import Accuracy
+from vitattack.attacks.aas.report import Referee
+from vitattack.records.stats import Accuracy
 from vitattack.report.evaluation import interval, percent
 from vitattack.report.table import Table
 

@@ -8,7 +8,7 @@ from typing import Any
 from vitattack.report.table import Table
 from vitattack.train.plan import Plan
 from vitattack.train.recipe import Recipe, load, shipped
-from vitattack.train.run import Trained
+from vitattack.train.train import Trained
 
 
 def recipes() -> tuple[Table, dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vitattack.evaluation.matrix import Cell, Matrix
-from vitattack.evaluation.stats import Accuracy
+from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
+from vitattack.records.stats import Accuracy
 from vitattack.report.evaluation import percent
 from vitattack.report.table import Table
 

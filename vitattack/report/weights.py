@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitattack.evaluation.smoke import Look
-from vitattack.evaluation.stats import Accuracy
+from vitattack.evaluation.zoo_check import Look
+from vitattack.records.stats import Accuracy
 from vitattack.report.table import Table
 
 

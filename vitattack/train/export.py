@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitattack.home import file_sha256
-from vitattack.models.catalogue import Entry, entries
-from vitattack.models.user_zoo import About, add, check_name
-from vitattack.models.zoo import FileOptions
-from vitattack.train.objectives import Standard
+from vitattack.core.files import file_sha256
+from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.zoo.load import FileOptions
+from vitattack.models.zoo.user_entries import About, add, check_name
+from vitattack.train.objectives.objectives import Standard
 from vitattack.train.parts import parts
 from vitattack.train.recipe import of_json
-from vitattack.train.run import Trained
+from vitattack.train.train import Trained
 
 
 def check_free(name: str, folder: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from vitattack import spec
-from vitattack.errors import UsageError
-from vitattack.threat import LpBall
-from vitattack.threat import parse as parse_threat
-from vitattack.train.augment import AUGMENTS, Augment
-from vitattack.train.hooks import HOOKS, Hook
-from vitattack.train.objectives import OBJECTIVES, Objective
-from vitattack.train.optim import OPTIMISERS, RATES, OptimiserMaker, Rate
+from vitattack.attacks import attack_text as spec
+from vitattack.core.errors import UsageError
+from vitattack.threats.lp import LpBall
+from vitattack.threats.lp import parse as parse_threat
+from vitattack.train.data.augment import AUGMENTS, Augment
+from vitattack.train.hooks.hooks import HOOKS, Hook
+from vitattack.train.loop.optim import OPTIMISERS, RATES, OptimiserMaker, Rate
+from vitattack.train.objectives.objectives import OBJECTIVES, Objective
 from vitattack.train.recipe import Recipe
 
 T = TypeVar("T")

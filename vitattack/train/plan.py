@@ -7,10 +7,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitattack.models.figures import counted
 from vitattack.models.victim import Victim
-from vitattack.train.learner import Learner
-from vitattack.train.loop import Loop
+from vitattack.models.zoo.figures import counted
+from vitattack.train.loop.loop import Loop
+from vitattack.train.loop.model import Learner
 
 STEPS = 10
 

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from vitattack import lines
-from vitattack._assets import RECIPES
-from vitattack.errors import UsageError
-from vitattack.home import printable
-from vitattack.registry import did_you_mean
+from vitattack.core.assets import RECIPES
+from vitattack.core.errors import UsageError
+from vitattack.core.files import printable
+from vitattack.core.registry import did_you_mean
+from vitattack.text import yaml_lines as lines
 
 DEEPEST = 5
 SUFFIXES = (".yaml", ".yml")

@@ -1,0 +1,144 @@
+"""Text to objects and back; everything else refused with one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.compose import Stages
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.losses import Margin, TargetedDLR
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import Registry
+from vitattack.threats.lp import LpBall
+
+BALL = LpBall("linf", 8 / 255)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("pgd", "pgd"),
+        (" pgd( ) ", "pgd"),
+        ("pgd(steps=20)", "pgd"),
+        ("pgd(steps=2e1)", "pgd"),
+        ("pgd(loss=ce)", "pgd"),
+        ("pgd(loss=margin, steps=100)", "pgd(steps=100, loss=margin)"),
+        ("pgd(loss=margin(kappa=inf))", "pgd(loss=margin)"),
+        ("pgd(loss=margin(50))", "pgd(loss=margin(kappa=50))"),
+        ("pgd(step=1/8, loss=dlr_targeted(-1))", "pgd(step=0.125, loss=dlr_targeted(rank=-1))"),
+        ("pgd(step=0.25)", "pgd(step=0.25)"),  # the default in linf only
+        ("pgd(preset='s003')", "pgd(preset=s003)"),
+        (
+            "pgd(rule=sign(schedule=milestones(at=(0.5,)), size=2))",
+            "pgd(rule=sign(size=2, schedule=milestones(at=(0.5,))))",
+        ),
+        ("gama(space=logit, anchor='start')", "gama(space=logit)"),
+        ("worst(pgd, gama)", "worst(pgd, gama)"),
+        ("restarts(inner=pgd, n=3)", "restarts(3, pgd)"),
+    ],
+)
+def test_canonical_text(text: str, canonical: str) -> None:
+    assert spec.canonical(text) == canonical
+    assert spec.canonical(canonical) == canonical
+    for ball in (BALL, LpBall("l2", 0.5)):
+        assert spec.build(text, ball) == spec.build(canonical, ball)
+
+
+def test_objects_are_what_the_text_says() -> None:
+    attack = spec.build("worst(pgd(steps=7, loss=margin), restarts(2, pgd(loss=dlr_targeted(3))))", BALL)
+    assert isinstance(attack, Stages)
+    first, second = attack.attacks
+    assert isinstance(first, Gradient) and first.steps == 7 and first.loss == Margin() and first.ball is BALL
+    assert isinstance(second, Stages) and second.fresh and len(second.attacks) == 2
+    inner = second.attacks[0]
+    assert isinstance(inner, Gradient) and inner.loss == TargetedDLR(rank=3)
+
+
+def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(inner: spec.Attack, *, k: int = 2) -> Stages:
+        """Runs it k times."""
+        return Stages((inner,) * k, fresh=True)
+
+    trial: Registry = Registry("attack")
+    for name in ATTACKS:
+        trial.add(name, ATTACKS[name])
+    entry = type(ATTACKS["pgd"])
+    trial.add("twice", entry(twice, "none", "twice(pgd)"))
+    monkeypatch.setitem(spec.KINDS, spec.Attack, trial)
+    assert spec.canonical("twice+pgd") == "twice(pgd)"
+    assert spec.canonical("twice(k=3)+pgd(steps=5)") == "twice(pgd(steps=5), k=3)"
+    assert spec.canonical("twice+twice+gama") == "twice(twice(gama))"
+    assert spec.canonical("restarts(3)+twice+gama") == "restarts(3, twice(gama))"
+    assert spec.canonical("worst(pgd, twice+gama)") == "worst(pgd, twice(gama))"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pgdd", "unknown attack 'pgdd': did you mean pgd"),
+        ("pgd(stepz=3)", "unknown option of pgd 'stepz': did you mean step"),
+        ("pgd(loss=marginn)", "unknown loss 'marginn': did you mean margin"),
+        ("pgd(steps='a')", r"pgd\(steps=...\) takes a whole number, not 'a'"),
+        ("pgd(steps=1.5)", "takes a whole number"),
+        ("pgd(steps=True)", "takes a whole number, not True"),
+        ("pgd(steps=0)", "0 steps cannot move an image"),
+        ("pgd(step=-1)", "goes nowhere"),
+        ("pgd(step=0.1, rule=sign)", "step or rule, not both"),
+        ("pgd(eps=0.1)", "the budget is the threat's: use --threat"),
+        ("pgd(20)", "pgd takes 0 plain arguments"),
+        ("pgd(preset=s03)", "did you mean s003"),
+        ("gama(space=logitt)", "did you mean logit"),
+        ("pgd+gama", "pgd takes 0 plain arguments"),
+        ("restarts(pgd)", "restarts needs n, as in restarts"),
+        ("restarts(0, pgd)", "0 restarts are too few"),
+        ("aas(aas(pgd))", "do not hold each other"),
+        ("aas(worst(pgd, fp64+gama))", "do not hold each other"),
+        ("fp64+scale(0.5)+pgd", "do not hold each other"),
+        ("worst()", "holds no attack"),
+        ("worst(1)", "1 stands where an attack belongs"),
+        ("pgd(steps=3, steps=4)", "steps is given twice"),
+        ("3 + 4", "7 stands where an attack belongs"),
+        ("", "is no attack"),
+        ("pgd(", "is no attack"),
+        ("pgd(step=1/0)", "divides by zero"),
+        ("pgd(step=2**9)", "has no place in an attack"),
+        ("pgd(**{})", "has no place in an attack"),
+        ("pgd(*[1])", "has no place in an attack"),
+        ("pgd.steps", "has no place in an attack"),
+        ("(lambda: pgd)()", "has no place in an attack"),
+        ("__import__('os').system('true')", "has no place in an attack"),
+        ("open('x')", "unknown attack 'open'"),
+        ("pgd if True else gama", "has no place in an attack"),
+        ("(" * 300 + "pgd" + ")" * 300, "is no attack"),
+        ("restarts(1," * 2000 + "pgd" + ")" * 2000, "characters: 4000 are the most"),
+        ("-" * 3000 + "1", "is no attack"),
+        ("pgd(steps=" + "9" * 3900 + ")", "is out of any range"),
+        ("pgd(steps=" + "9" * 3990 + ")", "4000 are the most"),
+    ],
+)
+def test_everything_else_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        spec.canonical(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_names_are_not_overwritten_silently() -> None:
+    table: Registry[int] = Registry("number")
+    table.add("one", 1)
+    with pytest.raises(ValueError, match="registered already"):
+        table.add("one", 2)
+
+
+def test_a_name_of_a_plugin_is_found_without_a_listing_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name, module, attr = "dumped", "json", "dumps"
+
+    monkeypatch.setattr("vitattack.core.registry.entry_points", lambda group: [Point()])
+    table: Registry[object] = Registry("thing", entry_point_group="some.things")
+    assert "dumped" in table and "loaded" not in table
+    assert table["dumped"] is json.dumps

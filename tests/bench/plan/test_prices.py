@@ -1,0 +1,199 @@
+"""Prices known from texts, against the passes that are really made on a victim that nothing fools."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.autoattack.autoattack import VERSIONS
+from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.gradient.variants import PGD_PRESETS
+from vitattack.attacks.minimum_norm.cw_l2 import PRESETS as CW_PRESETS
+from vitattack.bench.cells import cells
+from vitattack.bench.plan import prices
+from vitattack.bench.plan.outline import outline
+from vitattack.bench.plan.prices import AROUND, Passes, price
+from vitattack.bench.schema import read, shipped
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.passes import counting
+from vitattack.models.victim import Victim
+from vitattack.threats.lp import parse
+
+FOREIGN = ("autoattack_ref", "torchattacks")
+MOST = 210  # forwards that are really made here for one text
+
+
+class Stubborn(nn.Module):
+    """Class 0 wherever one looks, with a gradient; its one attention layer gives AAS something to scale."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.qkv = nn.Linear(3, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(tokens).chunk(3, -1)
+        mixed = ((q @ k.transpose(1, 2)).softmax(-1) @ v).sum((1, 2))
+        score = x.flatten(1).sum(1) + 1e-3 * mixed.tanh()
+        return torch.stack([score + 10, *(score * k / self.classes for k in range(1, self.classes))], 1)
+
+
+def counted(text: str, threat: str, classes: int) -> Passes:
+    """What a text spends on one image, the forwards around it included; counted by hooks from outside."""
+    torch.manual_seed(0)
+    victim = Victim(Stubborn(classes), name="stubborn", num_classes=classes, input_size=4).eval()
+    x, y = torch.full((2, 3, 4, 4), 0.5), torch.zeros(2, dtype=torch.long)
+    attack = spec.build(text, parse(threat)).prepare(victim, lambda: (x, y), rng=SampleRng(0, (0,)))
+    with counting(victim) as passes:
+        crafted = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,)))
+    assert not crafted.evidence["fooled"].any()
+    said = Passes(int(crafted.evidence["forwards"][0]), int(crafted.evidence["backwards"][0]))
+    if "fp64" not in text:  # a copy in double precision has no hooks of the victim
+        assert said == (passes.forwards, passes.backwards)
+    return AROUND.plus(said)
+
+
+def expected(text: str, threat: str, classes: int) -> Passes:
+    found = price(text, classes=classes, threat=threat)
+    assert found is not None
+    return found.victim
+
+
+def threat_of(name: str) -> str:
+    return {"linf": "linf:8/255", "l2": "l2:0.5", "spatial": "spatial:2px,30deg"}[ATTACKS[name].threats[0]]
+
+
+OURS = [name for name in ATTACKS if name not in FOREIGN]
+PLAIN = [
+    name for name in OURS if "inner" not in str(outline(ATTACKS[name].quick).values) and name not in ("worst", "cw_l2")
+]
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+@pytest.mark.parametrize("name", OURS)
+def test_the_quick_form_of_every_attack(name: str, classes: int) -> None:
+    text, threat = ATTACKS[name].quick, threat_of(name)
+    if name == "transfer" and classes != 10:
+        return  # its source has 10
+    assert counted(text, threat, classes) == expected(text, threat, classes)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_attack_by_its_defaults(name: str) -> None:
+    threat = threat_of(name)
+    wanted = expected(name, threat, 10)
+    if wanted.forwards <= MOST:
+        assert counted(name, threat, 10) == wanted
+
+
+def test_the_defaults_of_autoattack_are_those_of_its_paper() -> None:
+    # 1 + 100 steps; 9 targets of as many and the forward that ranks them; fab the same; 5,000 queries and a start
+    forwards = 101 + (1 + 9 * 101) + (1 + 9 * 101) + 5001
+    assert expected("autoattack", "linf:8/255", 10) == AROUND.plus(Passes(forwards, 100 + 900 + 900))
+
+
+TEXTS = [
+    *(f"pgd(preset={preset})" for preset in PGD_PRESETS),
+    "pgd(stop=never, steps=4)",
+    "pgd(steps=2, start=odi(steps=3))",
+    "pgd(steps=2, loss=kl_to)",
+    "pgd(steps=2, loss=margin_targeted)",
+    "gama(steps=3, anchor=clean)",
+    "restarts(3, pgd(steps=2, stop=never))",
+    "worst(pgd(steps=2), pgd(steps=2, stop=never), random(tries=2))",
+    "pma(steps=2, stop=never)",
+    "md(steps=2, stop=never)",
+    "apgd_t(steps=2, stop=never)",
+    *(f"mm(preset={preset}, steps=3)" for preset in prices.MM),
+    "targets(pgd(steps=2, loss=kl_to), k=20)",
+    "targets(pgd(steps=2), which=second)",
+    "targets(restarts(2, pgd(steps=2, stop=never)), k=2)",
+    *(f"autoattack(version={version}, steps=2, queries=3)" for version in VERSIONS),
+    "fab(steps=3, restarts=3, stop=never)",
+    "fab_t(steps=3, targets=20, restarts=2)",
+    "eot(pgd(steps=2, stop=never), n=3)",
+    "eot(pgd(steps=2, start=odi, loss=kl_to), n=3)",
+    "eot(targets(pgd(steps=2), k=2), n=3)",
+    "eot(worst(pgd(steps=2), pgd(steps=1, stop=never)), n=2)",
+    "eot(restarts(2, square(queries=3)), n=2)",
+    "fp64(worst(pgd(steps=2), fab(steps=2)))",
+    *(f"auto(passes={passes}, steps=2, k=2, long=4)" for passes in (18, 40, 60, 100)),
+    "auto(until=converged, steps=2, k=2, long=4)",
+    "aas(pgd(steps=2), preset=full, restarts=1, batches=1, batch=2, calibration=2, rank_steps=1, steps=1)",
+    "aas(pgd(steps=2), batch=2, calibration=2, rank_steps=1, steps=1)",
+    "aas(pgd(steps=2), batch=2, calibration=2, rank_steps=1, steps=1, report=False)",
+    "aas(pgd(steps=2), batch=2, calibration=2, rank_steps=1, steps=1, mode=backward_only)",
+    "aas(worst(pgd(steps=2, stop=never), gama(steps=2)), batch=2, calibration=2, rank_steps=1, steps=1, keep=3)",
+    "given(fab_t(steps=2), scales=((0.5,), (0.2,), (0.1,)))",
+    "perceptual(worst(pgd(steps=2), gama(steps=2)), lpips=False)",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_options_and_attacks_that_hold_others(text: str) -> None:
+    assert counted(text, "linf:8/255", 5) == expected(text, "linf:8/255", 5)
+
+
+@pytest.mark.parametrize("preset", CW_PRESETS)
+def test_cw_l2_may_end_sooner_than_its_price(preset: str) -> None:
+    text = f"cw_l2(preset={preset}, steps=30, searches=2)"
+    wanted, found = expected(text, "l2:0.5", 10), counted(text, "l2:0.5", 10)
+    assert wanted == AROUND.plus(Passes(60, 58))
+    assert 0 < found.forwards <= wanted.forwards and 0 < found.backwards <= wanted.backwards
+    searches, steps, _ = CW_PRESETS[preset]
+    assert expected(f"cw_l2(preset={preset})", "l2:0.5", 10) == AROUND.plus(
+        Passes(searches * steps, searches * (steps - 1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("threat", "grid"), [("spatial:2px,30deg", 45), ("spatial:0px,30deg", 5), ("spatial:2px,0deg", 9)]
+)
+def test_axes_along_which_nothing_moves_cost_nothing(threat: str, grid: int) -> None:
+    for text in ("spatial(shifts=3, angles=5)", "spatial(shifts=3, angles=5, full_grid=True)"):
+        assert expected(text, threat, 10) == counted(text, threat, 10) == AROUND.plus(Passes(grid, 0))
+
+
+def test_candidates_made_elsewhere_are_paid_there() -> None:
+    text = "worst(transfer('tiny-vit', pgd), restarts(2, transfer('tiny-cnn-standard', fgsm)))"
+    found = price(text, classes=10, threat="linf:8/255")
+    assert found is not None and found.victim == AROUND.plus(Passes(3, 0))
+    assert found.sources == (("tiny-vit", Passes(21, 20)), ("tiny-cnn-standard", Passes(4, 2)))
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nobody_knows_what_other_packages_spend(name: str) -> None:
+    assert price(ATTACKS[name].quick, classes=10, threat="linf:8/255") is None
+    assert price(f"worst(pgd, {ATTACKS[name].quick})", classes=10, threat="linf:8/255") is None
+
+
+def test_every_text_of_the_shipped_benchmarks() -> None:
+    texts = {(c.attack, c.threat.partition(":")[0]): c for name in shipped() for c in cells(read(name)) if c.runnable}
+    assert len(texts) > 20
+    for cell in texts.values():
+        spec.build(cell.attack, parse(cell.threat))  # whoever is named in them can be built
+        if outline(cell.attack).name not in (*FOREIGN, "transfer"):
+            wanted = expected(cell.attack, cell.threat, 10)
+            if wanted.forwards <= 140:
+                assert counted(cell.attack, cell.threat, 10) == wanted, cell.attack
+
+
+def test_restarts_beyond_count_are_priced_at_once() -> None:
+    one = price("restarts(1, pgd)", classes=10, threat="linf:8/255")
+    many = price("restarts(1000000000, pgd)", classes=10, threat="linf:8/255")
+    assert one is not None and many is not None
+    assert many.victim == AROUND.plus(Passes(21, 20).times(10**9))
+    assert one.victim == AROUND.plus(Passes(21, 20))
+
+
+@pytest.mark.parametrize(
+    "text", ["restarts(-3, pgd)", "pgd(steps=-1)", "worst(fgsm, mm(k=-2))", "pgd(start=odi(steps=-1))"]
+)
+def test_nothing_has_a_negative_price(text: str) -> None:
+    for refuse in (outline, lambda text: spec.build(text, parse("linf:8/255"))):
+        with pytest.raises(UsageError):
+            refuse(text)

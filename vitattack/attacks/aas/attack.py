@@ -1,0 +1,261 @@
+"""Adaptive Attention Scaling (CVPR 2024) around any attack, with an honest referee.
+
+Scales are found once on calibration images. Test images are attacked plainly and through views with scaled attention;
+a success counts if it fools the plain model. What the paper's protocol counts, examples made and judged on the scaled
+model, is recorded beside it under its own name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks import losses
+from vitattack.attacks.aas.scale_search import Candidate, Search
+from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, refuse_nesting
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.losses import AnyLoss
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.attention.map import AttentionMap
+from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.victim import Victim, frozen
+from vitattack.models.views import Alone, BackwardOnly, LogitScaled
+from vitattack.threats.lp import LpBall
+
+
+@dataclass(frozen=True)
+class Found:
+    """Scales that a search kept, best first, with what it saw on the calibration images."""
+
+    scales: tuple[Any, ...]  # nested tuples of floats: (L,) or (L, H) each, one row more where logits are scaled too
+    robust: tuple[float, ...] = ()  # robust accuracy of the ranking attack through each candidate, on the plain model
+    plain: float | None = None  # the same without scales
+    distances: tuple[tuple[float, ...], ...] = ()
+    gradients: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class AAS:
+    """The plain attack, then the attack through each kept set of scales on whoever still stands.
+
+    `surrogate` differentiates the scaled model; `backward_only` runs the plain model forwards and scales only the
+    softmax Jacobian. The report costs two more runs with the best scales: everyone through the view, judged on the
+    plain model, and everyone by the protocol of the paper.
+    """
+
+    ball: LpBall
+    inner: Attack
+    search: Search
+    keep: int = 2
+    rank_steps: int = 10
+    calibration: int = 32
+    mode: Literal["surrogate", "backward_only"] = "surrogate"
+    report: bool = True
+    found: Found | None = None
+    layers: AttentionMap | None = field(default=None, compare=False, repr=False)
+
+    plain_only = True
+
+    def __post_init__(self) -> None:
+        refuse_nesting(self.inner)
+        if min(self.keep, self.rank_steps, self.calibration) < 1:
+            raise UsageError("keep, rank_steps and the number of calibration images start at 1")
+
+    @property
+    def learns(self) -> bool:
+        return self.search.learns or learns(self.inner)
+
+    def with_loss(self, loss: AnyLoss) -> AAS:
+        return replace(self, inner=self.inner.with_loss(loss))
+
+    def doubts(self) -> tuple[str, ...]:
+        return self.inner.doubts()
+
+    # Once per job: the scales.
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> AAS:
+        if not isinstance(victim, Victim):
+            raise UsageError("attention scales are searched on a Victim: wrap the model first")
+        x, y = calibration() if self.search.learns else (victim.mean.new_zeros(0), victim.mean.new_zeros(0))
+        if self.search.learns and len(x) == 0:
+            raise UsageError("the scale search has no calibration images: give --calibration DATA")
+        x, y = x[: self._images()].to(victim.mean), y[: self._images()].to(victim.mean.device)
+        layers = self._probe(victim)
+        inner = self.inner.prepare(victim, calibration, rng=rng.child("inner"))
+        candidates = self.search(victim, layers, x, y, rng=rng)
+        ready = replace(self, inner=inner, layers=layers)
+        return replace(ready, found=ready._rank(victim, candidates, x[: self.calibration], y[: self.calibration], rng))
+
+    def _images(self) -> int:
+        return max(self.calibration, getattr(self.search, "batches", 1) * getattr(self.search, "batch", 1))
+
+    @staticmethod
+    def _probe(victim: Victim) -> AttentionMap:
+        layers = attention_layers(victim, victim.grey())
+        layers.require("there is nothing to scale")
+        return layers
+
+    def _rank(self, victim: Victim, candidates: list[Candidate], x: Tensor, y: Tensor, rng: SampleRng) -> Found:
+        """The candidates by how few calibration images a short PGD through them leaves, judged on the plain model."""
+        robust, plain = [0.0] * len(candidates), None
+        if self.search.learns and len(candidates) > 1:
+            with frozen(victim), torch.no_grad():
+                right = victim(x).argmax(1) == y
+            cheap = Gradient(self.ball, self.rank_steps)
+            stream = SampleRng(rng.seed, tuple(range(len(x)))).child("rank")[right]
+
+            def accuracy(view: nn.Module) -> float:
+                crafted = cheap(view, x[right], y[right], rng=stream)
+                return float((~crafted.evidence["fooled"]).sum()) / len(x)
+
+            plain = accuracy(victim)
+            robust = [accuracy(self._view(victim, candidate.scales)) for candidate in candidates]
+        order = sorted(range(len(candidates)), key=lambda i: robust[i])[: self.keep]
+        chosen = [candidates[i] for i in order]
+        return Found(
+            scales=tuple(_nested(candidate.scales) for candidate in chosen),
+            robust=tuple(robust[i] for i in order),
+            plain=plain,
+            distances=tuple(candidate.distances for candidate in chosen),
+            gradients=tuple(candidate.gradient for candidate in chosen),
+        )
+
+    def learned(self) -> dict[str, Any]:
+        """What was found, as plain data."""
+        assert self.found is not None
+        return {"found": vars(self.found), "inner": learned(self.inner)}
+
+    def recall(self, victim: nn.Module, content: dict[str, Any]) -> AAS:
+        """The prepared attack from what was found before."""
+        assert isinstance(victim, Victim)
+        found = Found(**{name: _frozen(value) for name, value in content["found"].items()})
+        inner = recall(self.inner, victim, content["inner"])
+        return replace(self, found=found, inner=inner, layers=self._probe(victim))
+
+    # Per batch.
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        if self.found is None or self.layers is None:
+            raise UsageError("the scales have not been searched: call prepare(victim, calibration, rng=...) first")
+        if not isinstance(victim, Victim):
+            raise UsageError("attention is scaled on a Victim, not on a view of one: wrap the model first")
+        evidence = blank_evidence(x)
+        base = self.inner(victim, x, y, rng=rng)
+        result = base.x_adv.clone()
+        for name in ("forwards", "backwards"):
+            evidence[name] += base.evidence[name]
+        fooled, extra = self._on(victim, result, y)
+        evidence["forwards"] += extra
+        evidence["first_fooled"] = base.evidence["first_fooled"].clone()
+        evidence["base_fooled"] = fooled.clone()
+        evidence["stage"] = torch.where(fooled, 0, -1)
+        views = [self._view(victim, torch.tensor(scales, device=x.device)) for scales in self.found.scales]
+        if self.report:
+            self._referee(victim, views[0], x, y, rng, evidence, result, fooled)
+        for number, view in enumerate(views, start=1):
+            if number == 1 and self.report:
+                continue  # the referee ran it on everyone
+            rows = (~fooled).nonzero().flatten()
+            if len(rows) == 0:
+                break
+            self._merge(
+                number, self.inner(view, x[rows], y[rows], rng=rng[rows]), rows, victim, y, evidence, result, fooled
+            )
+        evidence["fooled"] = fooled
+        return Crafted(result, evidence)
+
+    def _merge(
+        self,
+        number: int,
+        crafted: Crafted,
+        rows: Tensor,
+        victim: Victim,
+        y: Tensor,
+        evidence: dict[str, Tensor],
+        result: Tensor,
+        fooled: Tensor,
+    ) -> Tensor:
+        """Counts a run through view `number`, takes over its successes; returns who it fools, rows of the run."""
+        for name in ("forwards", "backwards"):
+            evidence[name][rows] += crafted.evidence[name]
+        success, extra = self._on(victim, crafted.x_adv, y[rows])
+        evidence["forwards"][rows] += extra
+        fresh = success & ~fooled[rows]
+        gained = rows[fresh]
+        result[gained] = crafted.x_adv[fresh]
+        evidence["first_fooled"][gained] = crafted.evidence["first_fooled"][fresh]
+        evidence["stage"][gained] = number
+        fooled[gained] = True
+        return success
+
+    def _referee(
+        self,
+        victim: Victim,
+        view: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        rng: SampleRng,
+        evidence: dict[str, Tensor],
+        result: Tensor,
+        fooled: Tensor,
+    ) -> None:
+        everyone = torch.arange(len(x), device=x.device)
+        crafted = self.inner(view, x, y, rng=rng)
+        evidence["aas_fooled"] = self._merge(1, crafted, everyone, victim, y, evidence, result, fooled)
+        if self.mode == "surrogate":
+            self._scaled_protocol(victim, view, x, y, rng, evidence)
+
+    def _scaled_protocol(
+        self, victim: Victim, view: nn.Module, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]
+    ) -> None:
+        """The protocol of the paper: attack and count on the scaled model. Its examples, shown to the plain one, too."""
+        alone = Alone(view)
+        with frozen(victim), torch.no_grad():
+            clean = losses.correct(alone(x), y)
+        crafted = self.inner(alone, x, y, rng=rng)
+        for name in ("forwards", "backwards"):
+            evidence[name] += crafted.evidence[name]
+        with frozen(victim), torch.no_grad():
+            on_scaled = ~losses.correct(alone(crafted.x_adv), y)
+            on_plain = ~losses.correct(victim(crafted.x_adv), y)
+        evidence["forwards"] += 3
+        evidence["scaled_clean"] = clean
+        evidence["scaled_fooled"] = on_scaled
+        evidence["scaled_examples_fool_plain"] = on_plain
+
+    def aside(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
+        """Samples the plain model errs on are not attacked, but the paper's protocol counts them on the scaled model."""
+        if not self.report or self.mode != "surrogate" or len(x) == 0:
+            return {}
+        assert self.found is not None and isinstance(victim, Victim)
+        evidence = blank_evidence(x)
+        view = self._view(victim, torch.tensor(self.found.scales[0], device=x.device))
+        self._scaled_protocol(victim, view, x, y, rng, evidence)
+        return {name: evidence[name] for name in ("scaled_clean", "scaled_fooled", "forwards", "backwards")}
+
+    def _view(self, victim: Victim, scales: Tensor) -> nn.Module:
+        assert self.layers is not None
+        attention, of_logits = scales[: len(self.layers)], scales[len(self.layers) :]
+        if self.mode == "backward_only":
+            return BackwardOnly(victim, attention, self.layers, self.search.per)
+        view = Rescaled(victim, attention, per=self.search.per, layers=self.layers)
+        return LogitScaled(view, of_logits.flatten()[0]) if len(of_logits) else view
+
+    @staticmethod
+    def _on(victim: Victim, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:
+        """Who is fooled on the plain model, and the forwards it took per sample."""
+        with frozen(victim), torch.no_grad():
+            return ~losses.correct(victim(x_adv), y), 1
+
+
+def _nested(scales: Tensor) -> Any:
+    return _frozen(scales.detach().cpu().double().tolist())
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,123 @@
+"""What an AAS run shows, counted honestly: on the plain model first, by the paper's protocol beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitattack.attacks.attack_text import bare
+from vitattack.attacks.catalogue import ATTACKS
+from vitattack.records import stats
+from vitattack.records.record import SampleRecord
+from vitattack.records.result import Result
+from vitattack.records.stats import Accuracy
+from vitattack.text.syntax import Call
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Referee:
+    """Accuracies over all samples of one run, and the examples on which the two ways of counting disagree.
+
+    `scaled_protocol` is RA_aas_scaled: examples made and counted on the scaled model. `scaled_examples` are the same
+    examples on the plain model. False successes fool the scaled model only, missed ones the plain model only.
+    """
+
+    clean: Accuracy
+    clean_scaled: Accuracy | None
+    base: Accuracy
+    aas: Accuracy | None
+    union: Accuracy
+    scaled_protocol: Accuracy | None
+    scaled_examples: Accuracy | None
+    false_successes: int | None
+    missed: int | None
+    learned: dict[str, Any] | None
+
+    def json(self) -> dict[str, Any]:
+        named = {
+            "clean_orig": self.clean,
+            "clean_scaled": self.clean_scaled,
+            "RA_base_orig": self.base,
+            "RA_aas_orig": self.aas,
+            "RA_union_orig": self.union,
+            "RA_aas_scaled": self.scaled_protocol,
+            "RA_scaled_examples_orig": self.scaled_examples,
+        }
+        return {
+            **{name: accuracy.json() if accuracy else None for name, accuracy in named.items()},
+            "false_successes": self.false_successes,
+            "missed": self.missed,
+            "search": self.learned,
+        }
+
+
+def looks_through_attention(text: str) -> bool:
+    """Whether the outermost attack of a text is one that scales attention."""
+    node = bare(text)
+    return isinstance(node, Call) and node.name in ATTACKS and ATTACKS[node.name].needs_attention
+
+
+def referee(result: Result) -> Referee | None:
+    """The report of a run whose attack looked through scaled attention; None for any other."""
+    if not looks_through_attention(result.job.attack):
+        return None  # inside worst() or restarts() not every stage has seen every sample
+    records = result.records
+    attacked = [r for r in records if r.clean == r.label]
+    if not any("base_fooled" in r.evidence for r in attacked):
+        return None
+    n = len(records)
+
+    def robust(name: str, rows: Sequence[SampleRecord]) -> Accuracy:
+        return stats.share(sum(not _fools(r, name) for r in rows), n)
+
+    protocol = any("scaled_fooled" in r.evidence for r in attacked)
+    seen = [r for r in records if "scaled_clean" in r.evidence]
+    pairs = (
+        [(r.evidence["scaled_fooled"], r.evidence["scaled_examples_fool_plain"]) for r in attacked] if protocol else []
+    )
+    return Referee(
+        clean=stats.clean_accuracy(records),
+        clean_scaled=stats.share(sum(bool(r.evidence["scaled_clean"]) for r in seen), n) if protocol else None,
+        base=robust("base_fooled", attacked),
+        aas=robust("aas_fooled", attacked) if any("aas_fooled" in r.evidence for r in attacked) else None,
+        union=result.robust,
+        scaled_protocol=(
+            stats.share(sum(bool(r.evidence["scaled_clean"] and not r.evidence["scaled_fooled"]) for r in seen), n)
+            if protocol
+            else None
+        ),
+        scaled_examples=(
+            stats.share(sum(not r.evidence["scaled_examples_fool_plain"] for r in attacked), n) if protocol else None
+        ),
+        false_successes=sum(bool(scaled and not plain) for scaled, plain in pairs) if protocol else None,
+        missed=sum(bool(plain and not scaled) for scaled, plain in pairs) if protocol else None,
+        learned=result.learned,
+    )
+
+
+def _fools(record: SampleRecord, name: str) -> bool:
+    """A success on the way counts if the judge confirmed one for this sample: so the union is never above the base."""
+    return bool(record.evidence[name]) and record.status == "fooled"
+
+
+def masking_verdict(union: Result, restarts: Result, base: Result, fp64: Result) -> str:
+    """Whether the run shows gradient masking by underflow, by the paired tests that would have to say so."""
+    gain = stats.mcnemar(restarts.records, union.records)
+    double = stats.mcnemar(base.records, fp64.records)
+    left = stats.mcnemar(fp64.records, union.records)
+    beaten = gain.only_first > gain.only_second and gain.p_value < SIGNIFICANT
+    closed = double.only_first > double.only_second and double.p_value < SIGNIFICANT and left.p_value >= SIGNIFICANT
+    spent, ours = (sum(stats.mean_passes(run.records)) for run in (restarts, union))
+    figures = (
+        f"against {restarts.job.attack} it fools {gain.only_first} more and {gain.only_second} fewer (p = {gain.p_value:.2g}); "
+        f"passes per attacked sample {spent:.0f} and {ours:.0f} plus the search; "
+        f"double precision fools {double.only_first} more and {double.only_second} fewer than float32 (p = {double.p_value:.2g})"
+    )
+    if beaten and closed:
+        return f"masking by underflow is shown: {figures}"
+    if beaten:
+        return f"the scaled views find more than restarts do, but double precision does not: no underflow; {figures}"
+    return f"no masking is shown: {figures}"

@@ -1,0 +1,61 @@
+"""What `auto` asks a model about the first images of a block: does attention saturate, do bfloat16 gradients agree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks.gradient.starts import Corner
+from vitattack.attacks.gradient.steps import HeavyBall
+from vitattack.attacks.losses import margin
+from vitattack.core.rng import SampleRng
+from vitattack.diagnostics.row_statistics import SATURATED_GAP, SATURATED_ROWS
+from vitattack.models.attention.map import AttentionMap
+from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.tap import AttentionTap, Seen
+from vitattack.models.victim import Victim, frozen
+from vitattack.threats.lp import LpBall
+
+# Gradient signs of both precisions agree on at least this share of pixels, or the search stays in float32.
+AGREEMENT = 0.99
+STEPS = 5  # the second look is taken this far into an ascent
+PASSES = 2 * (STEPS + 1 + 2)  # of one image, for the agreement: forwards and backwards of both precisions
+
+
+def attention(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
+    """The attention layers, and whether the softmax of one of them saturates on these images."""
+    layers = attention_layers(victim, x)
+    wide: list[float] = []
+
+    def see(seen: Seen) -> None:
+        scores, masked = seen.scores(torch.float32), seen.masked()
+        scores = scores if masked is None else scores.masked_fill(masked, -torch.inf)
+        top = scores.topk(2, dim=-1).values
+        wide.append(float(((top[..., 0] - top[..., 1]) > SATURATED_GAP).float().mean()))
+
+    if len(layers):
+        with frozen(victim), torch.no_grad(), AttentionTap(layers, observe=see):
+            victim(x)
+    return layers, any(share > SATURATED_ROWS for share in wide)
+
+
+def agreement(victim: nn.Module, other: nn.Module, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> float:
+    """The share of pixels whose gradient has the same sign in both, at a corner and STEPS steps on, the worse of the two."""
+    rule = HeavyBall(1.0)
+    x_adv, state, shares = Corner()(ball, x, victim=victim, rng=rng), rule.init(x, STEPS), []
+    with frozen(victim), torch.enable_grad():
+        for t in range(STEPS + 1):
+            loss, grad = _gradient(victim, x_adv, y)
+            if t in (0, STEPS):
+                told = grad != 0
+                same = (grad.sign() == _gradient(other, x_adv, y)[1].sign()) & told
+                shares.append(int(same.sum()) / max(1, int(told.sum())))
+            x_adv, state = rule.step(x, x_adv, grad, loss, state, ball)
+    return min(shares)
+
+
+def _gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.detach().requires_grad_()
+    loss = margin(model(x), y)
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    return loss.detach(), grad.nan_to_num(0.0, 0.0, 0.0)

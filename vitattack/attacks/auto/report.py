@@ -1,0 +1,201 @@
+"""What a run of `auto` shows beside its number: what each stage bought, what the probe says, and what to be wary of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+from vitattack.attacks.attack_text import bare
+from vitattack.attacks.auto.assurance import PROBE
+from vitattack.attacks.auto.attack import MOST, NAMES
+from vitattack.attacks.stages import names
+from vitattack.evaluation.second_pass import BLIND
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord
+from vitattack.text.syntax import Call
+
+# Passes per sample at which the standing samples are counted: one short ascent, PMA's price, AttackBench's cap, AutoAttack's.
+LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)
+
+
+@dataclass(frozen=True)
+class Bought:
+    """A stage: on how many samples it was tried, how many it broke, at how many passes in all."""
+
+    stage: str
+    tried: int
+    broke: int
+    passes: int
+
+
+@dataclass(frozen=True)
+class Assured:
+    """What the second pass did: `fell` of `probed` samples, of `survivors`; after an escalation AutoAttack `broke` more."""
+
+    survivors: int
+    probed: int
+    fell: int
+    escalated: bool
+    broke: int
+
+    @property
+    def bound(self) -> float | None:
+        """The largest share of the survivors that a probe without a hit leaves possible at 95 % (hypergeometric)."""
+        if not self.probed or self.fell:
+            return None
+        return most_fragile(self.survivors, self.probed) / self.survivors
+
+    @property
+    def note(self) -> str:
+        probe = " + ".join(PROBE)
+        if self.escalated:
+            why = (
+                f"{self.fell} of {self.probed} probed survivors fell" if self.fell else "gradients vanish on survivors"
+            )
+            return f"assurance: {why}: all {self.survivors} met AutoAttack, which broke {self.broke} more"
+        if self.fell:
+            return f"assurance: all {self.survivors} survivors were probed, and all of them fell"
+        if not self.probed:
+            return "assurance: none, 15 % of so few passes do not pay for a probe"
+        return (
+            f"assurance: 0 of {self.probed} probed survivors fell to {probe}; with 95 % confidence at most "
+            f"{self.bound:.0%} of the {self.survivors} survivors would fall to the same probe (hypergeometric); it says "
+            "nothing about stronger attacks"
+        )
+
+    def json(self) -> dict[str, Any]:
+        return {**self.__dict__, "bound": self.bound, "probe": list(PROBE)}
+
+
+@dataclass(frozen=True)
+class AutoReport:
+    """Computed from records alone."""
+
+    bought: tuple[Bought, ...]
+    standing: tuple[tuple[int, int], ...]  # passes per sample, samples still right after them
+    last: int  # the passes after which the last sample fell
+    assured: Assured | None
+    agreement: float | None  # of bfloat16 gradients with those of float32, in the worst block
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "bought": [stage.__dict__ for stage in self.bought],
+            "standing": [{"passes": passes, "correct": correct} for passes, correct in self.standing],
+            "last_fall": self.last,
+            "assurance": self.assured.json() if self.assured else None,
+            "bf16_agreement": self.agreement,
+        }
+
+    @property
+    def notes(self) -> Iterator[str]:
+        if self.last:
+            steps = ", ".join(f"{correct} after {passes:,}" for passes, correct in self.standing)
+            before = f"standing by passes per sample: {steps}; " if steps else ""
+            yield f"{before}the last one fell after {self.last:,} passes"
+        if self.agreement is not None:
+            yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
+        if self.assured:
+            yield self.assured.note
+
+
+def most_fragile(population: int, probed: int) -> int:
+    """The most fragile samples a population can hold if not one of those probed was: at 95 % confidence, exactly."""
+    ways = comb(population, probed)
+    fragile = 0
+    while fragile < population - probed and 20 * comb(population - fragile - 1, probed) >= ways:
+        fragile += 1
+    return fragile
+
+
+def auto_report(job: Job, records: Sequence[SampleRecord]) -> AutoReport | None:
+    """The report of a run whose attack is `auto` itself; None for any other."""
+    call = _call(job)
+    if call is None:
+        return None
+    attacked = [r for r in records if r.clean == r.label]
+    fell = [(int(r.evidence["stage"]), r.forwards + r.backwards) for r in attacked if r.status == "fooled"]
+    broke = [number for number, _ in fell]
+    bought = []
+    for number, name in enumerate(NAMES):
+        spent = [int(r.evidence.get(f"spent {name}", 0)) for r in attacked]
+        if any(spent):
+            bought.append(Bought(name, sum(map(bool, spent)), broke.count(number), sum(spent)))
+    probed = [int(r.evidence["spent probe"]) for r in attacked if "spent probe" in r.evidence]
+    full = [int(r.evidence["spent full"]) for r in attacked if "spent full" in r.evidence]
+    late = [number - len(NAMES) for number in broke if number >= len(NAMES)]
+    assured = None
+    survivors = sum(r.status == "robust" for r in attacked) + len(late)
+    if survivors and "passes" not in dict(call.options):
+        by_probe = sum(number < len(PROBE) for number in late)
+        assured = Assured(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
+        bought += [
+            Bought(name, len(spent), count, sum(spent))
+            for name, spent, count in (("probe", probed, by_probe), ("full", full, assured.broke))
+            if spent
+        ]
+    robust = sum(r.status == "robust" for r in attacked)
+    most = max((r.forwards + r.backwards for r in attacked), default=0)
+    standing = tuple((b, robust + sum(p > b for _, p in fell)) for b in LADDER if b < most)
+    agreed = [float(r.evidence["agreement"]) for r in attacked if "agreement" in r.evidence]
+    return AutoReport(tuple(bought), standing, max((p for _, p in fell), default=0), assured, min(agreed, default=None))
+
+
+def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
+    """What speaks against the number of a run of `auto`, each with what to run next."""
+    report, call = auto_report(job, records), _call(job)
+    if report is None or call is None:
+        return
+    options, stages = dict(call.options), names(job.attack)
+    attacked = [r for r in records if r.clean == r.label]
+    fooled = [(stages[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
+    left = [r for r in attacked if r.status == "robust"]
+
+    def run(attack: str) -> str:
+        return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat} --data "{job.data}"'
+
+    blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
+    if blind > BLIND * len(left):
+        yield (
+            f"no stage saw a gradient on {blind} of {len(left)} survivors: gradient attacks are blind here and the number "
+            f"is an upper bound; {run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
+        )
+    # where no loss has a gradient, nothing is said of cross-entropy
+    flat = sum(bool(r.evidence.get("ce_flat")) and not r.evidence.get("zero_grad") for r in attacked)
+    if flat:
+        yield (
+            f"cross-entropy had a gradient of exactly zero on {flat} samples (its floor in float32): attacks that follow "
+            f"it alone overrate this model; next: vitattack diagnose-softmax {job.model}"
+        )
+    by_square = sum("square" in stage for stage, _ in fooled)
+    if by_square:
+        yield (
+            f"square, which sees logits alone, broke {by_square} samples that gradients had left: they may be masked; "
+            f"{run('square(queries=20000)')}"
+        )
+    elif report.assured and report.assured.escalated and report.assured.fell:
+        yield (
+            f"the probe broke survivors, so all of them met AutoAttack: stronger attacks may break more; "
+            f"{run('restarts(5, autoattack)')}"
+        )
+    if any(r.evidence.get("saturated") for r in left):
+        views = sum(stage == "view" for stage, _ in fooled)
+        yield (
+            f"the attention softmax saturates, which misleads gradients ({views} samples fell to the view with scaled scores "
+            f"alone): vitattack diagnose-softmax {job.model}; {run('autoattack')}"
+        )
+    if "passes" in options:
+        late = sum(r.forwards + r.backwards > 0.75 * int(str(options["passes"])) for _, r in fooled)
+        yield "a budget leaves no room for the assurance: survivors met no probe; drop the budget for one"
+        if late:
+            yield f"{late} samples fell to the last quarter of the budget: next: a larger one, or --until converged"
+    elif "until" not in options and any(
+        stage in NAMES and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
+    ):
+        yield f"the last of {MOST} rounds still broke samples; {run('auto(until=converged)')}"
+
+
+def _call(job: Job) -> Call | None:
+    node = bare(job.attack)
+    return node if isinstance(node, Call) and node.name == "auto" else None

@@ -1,0 +1,128 @@
+"""APGD with its variants, and AutoAttack composed of its four stages."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from vitattack.attacks.base import Attack
+from vitattack.attacks.black_box.square import square
+from vitattack.attacks.catalogue import register
+from vitattack.attacks.compose import Stages
+from vitattack.attacks.expectation import Expectation
+from vitattack.attacks.gradient.apgd import AutoStep
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.gradient.starts import Edge, Start
+from vitattack.attacks.gradient.targets import Aim, Targets, Which
+from vitattack.attacks.gradient.variants import restarts
+from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy
+from vitattack.attacks.minimum_norm.fab import fab, fab_t
+from vitattack.text.syntax import Call
+from vitattack.threats.lp import LpBall
+
+Stop = Literal["first_success", "never"]
+CROCE = "Croce & Hein, ICML 2020"
+
+
+@register("apgd", paper=CROCE, quick="apgd(steps=5)")
+def apgd(
+    ball: LpBall,
+    *,
+    steps: int = 100,
+    loss: AnyLoss = CrossEntropy(),
+    start: Start = Edge(),
+    size: float = 2.0,
+    rho: float = 0.75,
+    stop: Stop = "first_success",
+) -> Gradient:
+    """PGD whose step halves itself where it stops paying: 100 steps from 2 eps, momentum 0.75, back to the best point.
+
+    loss=ce is AutoAttack's apgd-ce, loss=dlr its apgd-dlr. Below about 30 steps the checkpoints follow too closely.
+    """
+    return Gradient(ball, steps, AutoStep(size, rho), loss, start, stop)
+
+
+@register("apgd_ce", paper=CROCE, quick="apgd_ce(steps=5)")
+def apgd_ce(ball: LpBall, *, steps: int = 100, stop: Stop = "first_success") -> Gradient:
+    """AutoAttack's first stage: APGD on cross-entropy."""
+    return apgd(ball, steps=steps, stop=stop)
+
+
+@register("apgd_dlr", paper=CROCE, quick="apgd_dlr(steps=5)")
+def apgd_dlr(ball: LpBall, *, steps: int = 100, stop: Stop = "first_success") -> Gradient:
+    """APGD on the difference-of-logits ratio, a stage of the plus and rand versions of AutoAttack."""
+    return apgd(ball, steps=steps, loss=DLR(), stop=stop)
+
+
+@register("apgd_t", paper=CROCE, quick="apgd_t(steps=5, k=2)")
+def apgd_t(ball: LpBall, *, steps: int = 100, k: int = 9, loss: Aim = "dlr", stop: Stop = "first_success") -> Targets:
+    """AutoAttack's second stage: APGD towards each of the 9 likeliest wrong classes, on the targeted DLR loss."""
+    return Targets(apgd(ball, steps=steps, stop=stop), k, "top", loss)
+
+
+@register("mm", paper="Gao et al., ICML 2022", quick="mm(k=2, steps=5)")
+def mm(
+    ball: LpBall, *, k: int | None = None, steps: int | None = None, preset: Literal["mm3", "mm9", "plus"] = "mm3"
+) -> Targets:
+    """Minimum-margin attack: APGD on the plain margin towards the k likeliest wrong classes, 3 x 20 steps.
+
+    preset=mm9 has 9 targets, preset=plus 9 targets with 100 steps each.
+    """
+    usual_k, usual_steps = {"mm3": (3, 20), "mm9": (9, 20), "plus": (9, 100)}[preset]
+    inner = apgd(ball, steps=usual_steps if steps is None else steps)
+    return Targets(inner, usual_k if k is None else k, "top", "margin")
+
+
+@register("targets", paper="common practice", quick="targets(pgd(steps=3), k=2)")
+def targets(inner: Attack, *, k: int = 9, which: Which = "top", loss: Aim = "margin") -> Targets:
+    """The inner attack towards k wrong classes in turn: the likeliest, the runner-up alone, the least likely or random ones."""
+    return Targets(inner, k, which, loss)
+
+
+@register("eot", paper="Athalye et al., ICML 2018", quick="eot(pgd(steps=2), n=2)")
+def eot(inner: Attack, *, n: int = 20) -> Expectation:
+    """For random models: the inner attack on losses averaged over n forwards per step."""
+    return Expectation(inner, n)
+
+
+# The stages of each version, in AutoAttack's order.
+VERSIONS = {
+    "standard": ("apgd_ce", "apgd_t", "fab_t", "square"),
+    "plus": ("apgd_ce", "apgd_dlr", "fab", "square", "apgd_t", "fab_t"),
+    "rand": ("apgd_ce", "apgd_dlr"),
+}
+
+
+def _stages(options: dict[str, Any]) -> tuple[str, ...]:
+    version = options.get("version", Call("standard"))
+    return VERSIONS[version.name if isinstance(version, Call) else version]
+
+
+@register("autoattack", paper=CROCE, quick="autoattack(steps=3, queries=5)", stages=_stages)
+def autoattack(
+    ball: LpBall,
+    *,
+    version: Literal["standard", "plus", "rand"] = "standard",
+    steps: int = 100,
+    queries: int = 5000,
+) -> Stages:
+    """AutoAttack by its own protocol, stage by stage, with fooled samples leaving inside every stage.
+
+    standard: apgd_ce, apgd_t and fab_t with 9 targets, square with 5,000 queries. plus: 5 restarts of apgd_ce, apgd_dlr
+    and fab, then square, apgd_t, fab_t. rand: apgd_ce and apgd_dlr on losses averaged over 20 forwards. With too few
+    classes for DLR the margin takes its place.
+    """
+    made: dict[str, Attack]
+    dlr = apgd(ball, steps=steps, loss=DLR(fallback=True))
+    if version == "rand":
+        made = {"apgd_ce": eot(apgd_ce(ball, steps=steps)), "apgd_dlr": eot(dlr)}
+    else:
+        several = 5 if version == "plus" else 1
+        made = {
+            "apgd_ce": restarts(several, apgd_ce(ball, steps=steps)),
+            "apgd_dlr": restarts(several, dlr),
+            "apgd_t": apgd_t(ball, steps=steps),
+            "fab": fab(ball, steps=steps, restarts=several),
+            "fab_t": fab_t(ball, steps=steps),
+            "square": square(ball, queries=queries),
+        }
+    return Stages(tuple(made[name] for name in VERSIONS[version]))

@@ -1,0 +1,56 @@
+"""Noise without any attack: what every attack has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks import losses
+from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.gradient.starts import Start
+from vitattack.attacks.losses import AnyLoss
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.victim import frozen
+from vitattack.threats.lp import LpBall
+
+
+@dataclass(frozen=True)
+class Noise(Leaf):
+    """Random points of the ball, each tried once on the samples still standing."""
+
+    ball: LpBall
+    start: Start
+    tries: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise UsageError(f"{self.tries} tries show nothing: use at least 1")
+
+    def with_loss(self, loss: AnyLoss) -> Noise:
+        raise UsageError("noise follows no loss: hold another attack")
+
+    def doubts(self) -> tuple[str, ...]:
+        return ("noise is a baseline: it says nothing about an attacker who looks at the model",)
+
+    @torch.no_grad()
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        evidence = blank_evidence(x)
+        result = x.clone()
+        active = torch.arange(len(x), device=x.device)
+        price = look_price(victim)
+        with frozen(victim):
+            for number in range(self.tries):
+                if len(active) == 0:
+                    break
+                stream = rng[active].child("noise", number)
+                result[active] = self.start(self.ball, x[active], victim=victim, rng=stream)
+                logits = victim(result[active])
+                fooled = ~losses.correct(victim.verdict(result[active], logits), y[active])  # type: ignore[operator]
+                evidence["forwards"][active] += price
+                evidence["first_fooled"][active[fooled]] = number
+                evidence["fooled"][active[fooled]] = True
+                active = active[~fooled]
+        return Crafted(result, evidence)

@@ -1,0 +1,217 @@
+"""Square: random search by square patches that asks for logits only (Andriushchenko et al., ECCV 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks import losses
+from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.catalogue import register
+from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.victim import frozen
+from vitattack.threats.lp import LpBall, per_row
+
+# Uniform numbers in the shape of a tensor whose rows are the samples of the streams.
+Draw = Callable[[SampleRng, Tensor], Tensor]
+# The share of the image that a square covers halves after each of these queries, counted in a run of 10,000.
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+# Queries drawn at once: a generator per sample and query would cost more than the query.
+BLOCK = 250
+
+
+@dataclass(frozen=True)
+class Square(Leaf):
+    """Vertical stripes (linf) or tiles (l2), then one square at a random place per query, kept where the loss grows.
+
+    A start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each
+    sample has its own squares. They reach the last row and column, as in the paper; the released code stops one short.
+    """
+
+    ball: LpBall
+    queries: int = 5000
+    p: float = 0.8
+    loss: AnyLoss = field(default_factory=Margin)
+    rescale: bool = False
+    draw: Draw = SampleRng.uniform
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.queries <= 1_000_000:
+            raise UsageError(f"square cannot make {self.queries} queries: use 1 to 1000000")
+        if not 0 < self.p <= 1:
+            raise UsageError(f"p={self.p:g} is no share of the image: use more than 0 and at most 1, such as 0.8")
+        if isinstance(self.loss, Remembering):
+            raise UsageError("square compares one loss over all its queries: use margin, ce or another plain loss")
+
+    def with_loss(self, loss: AnyLoss) -> Square:
+        return replace(self, loss=loss)
+
+    @torch.no_grad()
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        evidence = blank_evidence(x)
+        result = x.clone()
+        if len(x):
+            with frozen(victim):
+                self._run(victim, x, y, rng, result, evidence)
+        return Crafted(result, evidence)
+
+    def _run(
+        self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
+    ) -> None:
+        assert not isinstance(self.loss, Remembering)
+        loss: Loss = self.loss
+        active = torch.arange(len(x), device=x.device)
+        price = look_price(victim)
+        best, score = x, torch.full((len(x),), -math.inf, device=x.device, dtype=x.dtype)
+        noise = x.new_empty(0)
+        for t in range(self.queries + 1):
+            if t == 0:
+                trial = self._start(x, rng.child("start"))
+            else:
+                number, row = divmod(t - 1, BLOCK)
+                if row == 0:
+                    wanted = min(BLOCK, self.queries - t + 1), self._numbers(x)
+                    noise = self.draw(rng[active].child("queries", number), _double(len(active), *wanted))
+                trial = self._propose(x, best, noise[:, row], t - 1)
+            logits = victim(trial)
+            evidence["forwards"][active] += price
+            fooled = ~losses.correct(victim.verdict(trial, logits), y)
+            found = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
+            better = found > score
+            score = torch.where(better, found, score)
+            best = torch.where(per_row(better | (t == 0), x), trial, best)
+            if bool(fooled.any()):
+                gone, keep = active[fooled], ~fooled
+                result[gone] = trial[fooled]
+                evidence["fooled"][gone] = True
+                evidence["first_fooled"][gone] = t
+                x, y, active, best, score = (rows[keep] for rows in (x, y, active, best, score))
+                noise = noise[keep.cpu()] if t else noise
+                if len(active) == 0:
+                    return
+        result[active] = best
+
+    def side(self, t: int, height: int, width: int) -> int:
+        """Of the square of query `t` (from 0), in pixels; odd in l2, whose pattern has a centre."""
+        at = int(t / self.queries * 10_000) if self.rescale else t
+        p = self.p / 2 ** sum(at > halving for halving in HALVINGS)
+        side = round(math.sqrt(p * height * width))
+        side = max(side, 1) if self.ball.norm == "linf" else max(side, 3) // 2 * 2 + 1
+        return min(side, height, width)
+
+    def _numbers(self, x: Tensor) -> int:
+        """Random numbers per query: places and, in l2, an orientation; then a sign per channel."""
+        return x.shape[1] + (2 if self.ball.norm == "linf" else 5)
+
+    def _start(self, x: Tensor, rng: SampleRng) -> Tensor:
+        channels, height, width = x.shape[1:]
+        if self.ball.norm == "linf":
+            signs = _signs(self.draw(rng, _double(len(x), channels, width)), x)
+            return self.ball.project(x, x + self.ball.eps * signs[:, :, None])
+        side = max(min(height, width) // 5, 1)
+        margin = max((min(height, width) - 5 * side) // 2, 0)
+        tops, lefts = (range(margin, size - side + 1, side) for size in (height, width))
+        places = [(top, left) for top in tops for left in lefts]
+        noise = self.draw(rng, _double(len(x), len(places), 1 + channels))
+        signs = _signs(noise[..., 1:], x)
+        delta = torch.zeros_like(x)
+        for i, (top, left) in enumerate(places):
+            pattern = _pattern(side, noise[:, i, 0], x)
+            delta[:, :, top : top + side, left : left + side] = pattern * signs[:, i, :, None, None]
+        return self._at_full_length(x, delta)
+
+    def _propose(self, x: Tensor, best: Tensor, noise: Tensor, t: int) -> Tensor:
+        height, width = x.shape[-2:]
+        side = self.side(t, height, width)
+        first = _Window(noise[:, 0], noise[:, 1], side, x)
+        if self.ball.norm == "linf":
+            signs = _signs(noise[:, 2:], x)[:, :, None, None]
+            return self.ball.project(x, best + 2 * self.ball.eps * signs * first.mask)
+        second = _Window(noise[:, 2], noise[:, 3], side, x)
+        signs = _signs(noise[:, 5:], x)[:, :, None, None]
+        delta = best - x
+        # the new pattern takes the place of the first window, and the strength of both and of what the budget leaves
+        strength = _norm(delta * (first.mask | second.mask)).square()
+        spare = (self.ball.eps**2 - _norm(delta, (1, 2, 3)).square()).clamp_min(0) / x.shape[1]
+        old = delta[first.index]
+        new = _pattern(side, noise[:, 4], x) * signs + old / (1e-12 + _norm(old))
+        delta[second.index] = 0.0
+        delta[first.index] = new / (1e-12 + _norm(new)) * (spare + strength).sqrt()
+        return self._at_full_length(x, delta)
+
+    def _at_full_length(self, x: Tensor, delta: Tensor) -> Tensor:
+        return self.ball.project(x, x + self.ball.eps * delta / (_norm(delta, (1, 2, 3)) + 1e-12))
+
+
+class _Window:
+    """A square at a place of its own in each image, as a mask and as an index."""
+
+    def __init__(self, down: Tensor, across: Tensor, side: int, x: Tensor) -> None:
+        height, width = x.shape[-2:]
+        top = (down * (height - side + 1)).long().to(x.device)[:, None]
+        left = (across * (width - side + 1)).long().to(x.device)[:, None]
+        steps = torch.arange(side, device=x.device)
+        row, column = (torch.arange(size, device=x.device) for size in (height, width))
+        rows, columns = (row >= top) & (row < top + side), (column >= left) & (column < left + side)
+        self.mask = rows[:, None, :, None] & columns[:, None, None, :]
+        self.index = (
+            torch.arange(len(x), device=x.device)[:, None, None, None],
+            torch.arange(x.shape[1], device=x.device)[:, None, None],
+            (top + steps)[:, None, :, None],
+            (left + steps)[:, None, None, :],
+        )
+
+
+def _double(*shape: int) -> Tensor:
+    """Places are computed from these on the CPU: in single precision the largest number would round to one."""
+    return torch.empty(shape, dtype=torch.float64)
+
+
+def _signs(uniform: Tensor, like: Tensor) -> Tensor:
+    return torch.where(uniform < 0.5, -1.0, 1.0).to(like)
+
+
+def _norm(values: Tensor, dim: tuple[int, ...] = (2, 3)) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(values, dim=dim, keepdim=True)
+    return norms
+
+
+def _pattern(side: int, turn: Tensor, like: Tensor) -> Tensor:
+    """(B, 1, side, side) the l2 pattern, turned for every other sample."""
+    upright = _hills(side).to(like)
+    return torch.where((turn > 0.5).to(like.device)[:, None, None], upright.T, upright)[:, None]
+
+
+@cache
+def _hills(side: int) -> Tensor:
+    """A hill on one half of a square and a valley on the other, of unit l2 norm."""
+
+    def hill(height: int, width: int) -> Tensor:
+        rings = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64)
+        levels = rings.pow(-2).flip(0).cumsum(0).flip(0)  # from the top down to the foot
+        down, across = ((torch.arange(size) - size // 2).abs() for size in (height, width))
+        values = levels[torch.maximum(down[:, None], across)]
+        return values / _norm(values, (0, 1)).clamp_min(1e-12)
+
+    both = torch.cat([hill(side // 2, side), -hill(side - side // 2, side)])
+    return both / _norm(both, (0, 1))
+
+
+@register("square", paper="Andriushchenko et al., ECCV 2020", quick="square(queries=60)", black_box=True)
+def square(
+    ball: LpBall, *, queries: int = 5000, p: float = 0.8, loss: AnyLoss = Margin(), rescale: bool = False
+) -> Square:
+    """Random search without gradients: 5000 queries, each tries one square patch and keeps it if the margin grows.
+
+    `p` is the share of the image the first squares cover. Its halvings are those of a run of 10,000 queries whatever
+    `queries` says, as AutoAttack has it; rescale=True squeezes all of them into the run.
+    """
+    return Square(ball, queries, p, loss, rescale)

@@ -1,0 +1,31 @@
+"""The same attack with double-precision gradients: what it finds beyond float32 was hidden by rounding alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.victim import Victim
+from vitattack.models.views import Double
+from vitattack.threats.lp import LpBall
+
+
+@dataclass(frozen=True)
+class DoublePrecision(Holder):
+    """Runs the inner attack on the victim in float64; verdicts are those of the float32 victim."""
+
+    ball: LpBall
+    inner: Attack
+    plain_only = True
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        if not isinstance(victim, Victim):
+            raise UsageError("fp64 runs on a Victim, not on a view of one: wrap the model first")
+        crafted = self.inner(Double(victim), x.double(), y, rng=rng)
+        # The inner attack projected in float64: rounding to float32 may step over the edge by half a unit.
+        x_adv = self.ball.project(x, crafted.x_adv.to(x.dtype))
+        return Crafted(x_adv, crafted.evidence)

@@ -1,0 +1,129 @@
+"""The one gradient loop: FGSM, PGD, MIM, CW, DLR, GAMA, MIFPE and PMA are this loop with other plugs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks import losses
+from vitattack.attacks.base import Crafted, Leaf, blank_search, look_price
+from vitattack.attacks.gradient.starts import Start, Uniform
+from vitattack.attacks.gradient.steps import State, Steepest, StepRule
+from vitattack.attacks.losses import AnyLoss, CrossEntropy, Moment
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.victim import frozen
+from vitattack.threats.lp import LpBall
+
+
+@dataclass(frozen=True)
+class Gradient(Leaf):
+    """Iterated ascent of a loss inside a ball.
+
+    One forward per step: the logits of an iterate give its verdict, its loss and its gradient, so T steps cost T + 1
+    forwards and T backwards. With `stop="first_success"` a fooled sample leaves the batch at once with the iterate that
+    fooled the model; with "never" everyone makes all steps and the last iterate is returned unseen, for T forwards.
+    """
+
+    ball: LpBall
+    steps: int
+    rule: StepRule = field(default_factory=Steepest)
+    loss: AnyLoss = field(default_factory=CrossEntropy)
+    start: Start = field(default_factory=Uniform)
+    stop: Literal["first_success", "never"] = "first_success"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"{self.steps} steps cannot move an image: use at least 1")
+
+    @property
+    def unseen(self) -> bool:
+        """Whether candidates come back without a verdict: whoever goes on from them has to look."""
+        return self.stop == "never"
+
+    def with_loss(self, loss: AnyLoss) -> Gradient:
+        return replace(self, loss=loss)
+
+    def doubts(self) -> tuple[str, ...]:
+        reach = getattr(self.rule, "reach", lambda steps: 1.0)(self.steps)
+        if reach < 1 - 1e-9:
+            return (f"{self.steps} steps reach only {reach:.2f} eps: the edge of the budget is out of reach",)
+        return ()
+
+    @torch.enable_grad()  # callers may sit in no_grad
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        evidence = blank_search(x)
+        result = x.clone()
+        if len(x) == 0:
+            return Crafted(result, evidence)
+        with frozen(victim):
+            self._run(victim, x, y, rng, result, evidence)
+        return Crafted(result, evidence)
+
+    def _run(
+        self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
+    ) -> None:
+        active = torch.arange(len(x), device=x.device)
+        # a view may ask the model several times for each answer, and once more for a verdict
+        answers = getattr(victim, "answers", 1)
+        x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
+        for passes in ("forwards", "backwards"):
+            evidence[passes] += self.start.passes * answers
+        clean = None
+        if losses.needs_clean(self.loss):
+            with torch.no_grad():
+                clean = losses.one_answer(victim(x))
+            evidence["forwards"] += answers
+        memory: losses.Memory = {}
+        state: State = self.rule.init(x, self.steps)
+        price = look_price(victim)
+
+        for t in range(self.steps + 1):
+            last = t == self.steps
+            if last and self.stop == "never":
+                break
+            x_adv = x_adv.detach().requires_grad_(not last)
+            with torch.set_grad_enabled(not last):
+                logits = victim(x_adv)
+            evidence["forwards"][active] += price
+            with torch.no_grad():
+                plain = victim.verdict(x_adv, logits)
+                fooled = ~losses.correct(plain, y)
+                evidence["margin"][active] = torch.maximum(evidence["margin"][active], losses.margin(plain, y))
+            fresh = fooled & (evidence["first_fooled"][active] < 0)
+            evidence["first_fooled"][active[fresh]] = t
+
+            keep = None  # everyone stays
+            if self.stop == "first_success" and bool(fooled.any()):
+                gone = active[fooled]
+                result[gone] = x_adv.detach()[fooled]
+                evidence["fooled"][gone] = True
+                keep = ~fooled
+                if not bool(keep.any()):
+                    return
+            if last:
+                active, x_adv = (active, x_adv) if keep is None else (active[keep], x_adv[keep])
+                break
+            if t == 0:
+                memory = losses.remember(self.loss, losses.one_answer(logits.detach()), clean, y, rng.child("loss"))
+            evidence["backwards"][active] += answers  # the pass runs for the whole batch, those who leave included
+            if keep is None:
+                loss = losses.evaluate(self.loss, logits, y, memory, Moment(t, self.steps))
+                (grad,) = torch.autograd.grad(loss.sum(), x_adv)
+            else:
+                # those who leave take no part in the loss: their rows of the gradient are zero and dropped
+                memory = {name: rows[keep] for name, rows in memory.items()}
+                y, x, active = y[keep], x[keep], active[keep]
+                loss = losses.evaluate(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
+                (grad,) = torch.autograd.grad(loss.sum(), x_adv)
+                grad, x_adv = grad[keep], x_adv[keep]
+                state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}
+            grad = grad.nan_to_num(0.0, 0.0, 0.0)  # one broken pixel must not spoil the image
+            if t == 0:
+                evidence["zero_grad"][active] = ~grad.flatten(1).any(1)
+            with torch.no_grad():
+                x_adv, state = self.rule.step(x, x_adv.detach(), grad, loss.detach(), state, self.ball)
+        result[active] = x_adv.detach()

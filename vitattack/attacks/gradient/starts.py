@@ -1,0 +1,117 @@
+"""Where a gradient attack begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks.losses import one_answer
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import Registry
+from vitattack.core.rng import SampleRng
+from vitattack.threats.lp import LpBall, per_row
+
+
+class Start(Protocol):
+    """A point inside ball and box. `passes`: forwards, and as many backwards, that finding it costs a sample."""
+
+    @property
+    def passes(self) -> int: ...
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor: ...
+
+
+STARTS: Registry[type[Start]] = Registry("start", entry_point_group="vitattack.starts")
+
+
+@STARTS.register("clean")
+@dataclass(frozen=True)
+class Clean:
+    """The image itself."""
+
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+        return x.clone()
+
+
+@STARTS.register("uniform")
+@dataclass(frozen=True)
+class Uniform:
+    """A uniform point of the ball."""
+
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+        return ball.random(x, rng)
+
+
+@STARTS.register("corner")
+@dataclass(frozen=True)
+class Corner:
+    """Random signs times the budget: a corner of the linf ball, a point of the l2 sphere."""
+
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+        return ball.project(x, x + ball.eps * ball.ascend(rng.uniform(x, -1.0, 1.0)))
+
+
+@STARTS.register("edge")
+@dataclass(frozen=True)
+class Edge:
+    """Noise stretched until it touches the ball, as APGD and MIFPE start: uniform in linf, normal in l2."""
+
+    passes = 0
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+        noise = rng.uniform(x, -1.0, 1.0) if ball.norm == "linf" else rng.normal(x)
+        size = ball.size(noise.new_zeros(noise.shape), noise).clamp_min(1e-12).to(noise.dtype).to(noise.device)
+        return ball.project(x, x + ball.eps * noise / per_row(size, x))
+
+
+@STARTS.register("gauss")
+@dataclass(frozen=True)
+class Gauss:
+    """A small normal step off the image, as TRADES trains."""
+
+    passes = 0
+
+    std: float = 0.001
+
+    def __post_init__(self) -> None:
+        if self.std <= 0:
+            raise UsageError("gauss needs a positive deviation")
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+        return ball.project(x, x + self.std * rng.normal(x))
+
+
+@STARTS.register("odi")
+@dataclass(frozen=True)
+class OutputDiversified:
+    """A uniform point moved a few steps along a random direction of the output (Tashiro et al., NeurIPS 2020)."""
+
+    steps: int = 2
+    size: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.size <= 0:
+            raise UsageError("odi takes at least 1 step of a positive multiple of eps")
+
+    @property
+    def passes(self) -> int:
+        return self.steps
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+        x_adv = ball.random(x, rng.child("uniform"))
+        for _ in range(self.steps):
+            x_adv = x_adv.detach().requires_grad_()
+            logits = one_answer(victim(x_adv))
+            direction = rng.child("direction").uniform(logits.detach(), -1.0, 1.0)
+            (grad,) = torch.autograd.grad((direction * logits).sum(), x_adv)
+            x_adv = ball.project(x, x_adv.detach() + self.size * ball.eps * ball.ascend(grad.nan_to_num(0.0, 0.0, 0.0)))
+        return x_adv

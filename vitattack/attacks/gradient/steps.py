@@ -1,0 +1,193 @@
+"""Step rules: how a gradient becomes the next iterate. Sizes are multiples of eps.
+
+Like optax, a rule is a pair of pure functions: `init` gives the state, `step` takes and returns it. Tensors in a state
+have one row per sample; the loop drops the rows of samples that leave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import Registry
+from vitattack.threats.lp import LpBall, per_row, unit_l2
+
+State = Mapping[str, Any]
+
+
+class Schedule(Protocol):
+    """The factor on the step size after `t` of `steps` steps."""
+
+    def __call__(self, t: int, steps: int) -> float: ...
+
+
+class StepRule(Protocol):
+    def init(self, x: Tensor, steps: int) -> State: ...
+
+    def step(
+        self, x: Tensor, x_adv: Tensor, grad: Tensor, loss: Tensor, state: State, ball: LpBall
+    ) -> tuple[Tensor, State]: ...
+
+
+SCHEDULES: Registry[type[Schedule]] = Registry("schedule", entry_point_group="vitattack.schedules")
+RULES: Registry[type[StepRule]] = Registry("step rule", entry_point_group="vitattack.rules")
+
+
+@SCHEDULES.register("constant")
+@dataclass(frozen=True)
+class Constant:
+    """The same step throughout."""
+
+    def __call__(self, t: int, steps: int) -> float:
+        return 1.0
+
+
+@SCHEDULES.register("linear")
+@dataclass(frozen=True)
+class Linear:
+    """1 - t/steps, as in MIFPE."""
+
+    def __call__(self, t: int, steps: int) -> float:
+        return 1 - t / steps
+
+
+@SCHEDULES.register("cosine")
+@dataclass(frozen=True)
+class Cosine:
+    """From 1 down to `floor` along half a cosine, `cycles` times over."""
+
+    floor: float = 0.0
+    cycles: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cycles < 1 or not 0 <= self.floor <= 1:
+            raise UsageError("cosine takes at least 1 cycle and a floor from 0 to 1")
+
+    def __call__(self, t: int, steps: int) -> float:
+        length = steps / self.cycles
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * (t % length) / length))
+
+
+@SCHEDULES.register("milestones")
+@dataclass(frozen=True)
+class Milestones:
+    """Multiplied by `factor` at each share of the run; the defaults are GAMA's."""
+
+    at: tuple[float, ...] = (0.6, 0.85)
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (0 < self.factor <= 1 and all(0 <= share <= 1 for share in self.at)):
+            raise UsageError("milestones lie between 0 and 1 and multiply by a factor between 0 and 1")
+
+    def __call__(self, t: int, steps: int) -> float:
+        # rounded: 0.85 * 20 is 17.000000000000004 in some arrangements, and step 17 must count as reached
+        return self.factor ** sum(t >= round(share * steps, 9) for share in self.at)
+
+
+@dataclass(frozen=True)
+class _Ascent:
+    """x + size * eps * direction, projected."""
+
+    size: float = 0.25
+    schedule: Schedule = field(default_factory=Constant)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.size) and self.size > 0):
+            raise UsageError(f"a step of {self.size:g} eps goes nowhere: use a positive multiple of eps, such as 0.25")
+
+    def init(self, x: Tensor, steps: int) -> State:
+        return {"t": 0, "steps": steps}
+
+    def step(
+        self, x: Tensor, x_adv: Tensor, grad: Tensor, loss: Tensor, state: State, ball: LpBall
+    ) -> tuple[Tensor, State]:
+        moved = x_adv + self.length(state, ball) * self.direction(grad, ball)
+        return ball.project(x, moved), {**state, "t": state["t"] + 1}
+
+    def direction(self, grad: Tensor, ball: LpBall) -> Tensor:
+        return ball.ascend(grad)
+
+    def length(self, state: State, ball: LpBall) -> float:
+        return self.size * ball.eps * self.schedule(state["t"], state["steps"])
+
+    def reach(self, steps: int) -> float:
+        """How far all steps together can go, in multiples of eps."""
+        return sum(self.size * self.schedule(t, steps) for t in range(steps))
+
+
+@RULES.register("steepest")
+@dataclass(frozen=True)
+class Steepest(_Ascent):
+    """Steepest ascent of the threat's own norm: the sign in linf, the normalised gradient in l2."""
+
+
+@RULES.register("sign")
+@dataclass(frozen=True)
+class Sign(_Ascent):
+    """The sign of the gradient, whatever the norm of the threat."""
+
+    def direction(self, grad: Tensor, ball: LpBall) -> Tensor:
+        return grad.sign()
+
+
+@RULES.register("normalised")
+@dataclass(frozen=True)
+class Normalised(_Ascent):
+    """The gradient at unit l2 length, whatever the norm of the threat."""
+
+    def direction(self, grad: Tensor, ball: LpBall) -> Tensor:
+        return unit_l2(grad)
+
+
+@RULES.register("momentum")
+@dataclass(frozen=True)
+class Momentum(_Ascent):
+    """Ascent along a running sum of l1-normalised gradients (Dong et al., CVPR 2018)."""
+
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay < 0:
+            raise UsageError("momentum decays by a factor of at least 0")
+
+    def init(self, x: Tensor, steps: int) -> State:
+        return {**super().init(x, steps), "sum": x.new_zeros(x.shape)}
+
+    def step(
+        self, x: Tensor, x_adv: Tensor, grad: Tensor, loss: Tensor, state: State, ball: LpBall
+    ) -> tuple[Tensor, State]:
+        mean = per_row(grad.flatten(1).abs().mean(1), grad).clamp_min(1e-30)
+        total = self.decay * state["sum"] + grad / mean
+        moved, state = super().step(x, x_adv, total, loss, state, ball)
+        return moved, {**state, "sum": total}
+
+
+@RULES.register("heavy_ball")
+@dataclass(frozen=True)
+class HeavyBall(_Ascent):
+    """APGD's averaging of the new point with the last move (Croce & Hein 2020), with a fixed schedule."""
+
+    weight: float = 0.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.weight <= 1:
+            raise UsageError("heavy_ball weighs the new point by more than 0 and at most 1")
+
+    def init(self, x: Tensor, steps: int) -> State:
+        return {**super().init(x, steps), "move": x.new_zeros(x.shape)}
+
+    def step(
+        self, x: Tensor, x_adv: Tensor, grad: Tensor, loss: Tensor, state: State, ball: LpBall
+    ) -> tuple[Tensor, State]:
+        weight = self.weight if state["t"] else 1.0
+        target, state = super().step(x, x_adv, grad, loss, state, ball)
+        moved = ball.project(x, x_adv + weight * (target - x_adv) + (1 - weight) * state["move"])
+        return moved, {**state, "move": moved - x_adv}

@@ -1,0 +1,98 @@
+"""One attack aimed at several wrong classes in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks.base import Attack, Calibration, Crafted, depth, refuse_nesting
+from vitattack.attacks.compose import Stages
+from vitattack.attacks.losses import (
+    Aimed,
+    AnyLoss,
+    Targeted,
+    TargetedCrossEntropy,
+    TargetedDLR,
+    TargetedMargin,
+    one_answer,
+    wrong_classes,
+)
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.models.victim import frozen
+
+Which = Literal["top", "second", "least", "random"]
+Aim = Literal["margin", "dlr", "ce"]
+LOSSES: dict[str, type[Targeted]] = {"margin": TargetedMargin, "dlr": TargetedDLR, "ce": TargetedCrossEntropy}
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Runs `inner` towards `k` classes chosen on the clean image, each on the samples still standing.
+
+    A model with fewer classes has fewer targets; the DLR loss, undefined below four classes, gives way to the margin.
+    """
+
+    inner: Attack
+    k: int = 9
+    which: Which = "top"
+    loss: Aim = "margin"
+    classes: int | None = None  # of the victim, known after `prepare`
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UsageError(f"targets(k={self.k}) aims at nothing: use at least 1")
+        refuse_nesting(self.inner)
+        self.inner.with_loss(LOSSES[self.loss]())  # one that takes no loss says so here
+
+    @property
+    def depth(self) -> int:
+        """See Stages: each target draws its own noise."""
+        return 1 + depth(self.inner)
+
+    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Targets:
+        inner = self.inner.prepare(victim, calibration, rng=rng)
+        return replace(self, inner=inner, classes=getattr(victim, "num_classes", None))
+
+    def with_loss(self, loss: AnyLoss) -> Targets:
+        raise UsageError("targets() sets the loss of what it holds: choose it there, as in targets(apgd, loss=dlr)")
+
+    def doubts(self) -> tuple[str, ...]:
+        found = list(self.inner.doubts())
+        if self.classes is not None and self.which in ("top", "random", "least") and self.k > self.classes - 1:
+            found.append(f"{self.k} targets were asked for, a model of {self.classes} classes has {self.classes - 1}")
+        if self.classes is not None and self.loss == "dlr" and self.classes < 4:
+            found.append(
+                f"the targeted DLR loss needs 4 classes, the model has {self.classes}: the margin took its place"
+            )
+        return tuple(found)
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        with frozen(victim), torch.no_grad():
+            logits = one_answer(victim(x))
+        chosen = self._chosen(logits, y, rng)
+        loss = LOSSES["margin" if self.loss == "dlr" and logits.shape[1] < 4 else self.loss]()
+        aimed = [
+            self.inner.with_loss(Aimed(loss, dict(zip(rng.index, column.tolist(), strict=True))))
+            for column in chosen.unbind(1)
+        ]
+        if not aimed:
+            raise UsageError("a model of one class has no wrong one to aim at")
+        crafted = Stages(tuple(aimed), fresh=True, name="target")(victim, x, y, rng=rng)
+        evidence = dict(crafted.evidence)
+        evidence["forwards"] = evidence["forwards"] + getattr(victim, "answers", 1)
+        return Crafted(crafted.x_adv, evidence)
+
+    def _chosen(self, logits: Tensor, y: Tensor, rng: SampleRng) -> Tensor:
+        """(B, k) the classes to aim at, in order."""
+        wrong = wrong_classes(logits, y)
+        if self.which == "second":
+            return wrong[:, :1]
+        if self.which == "least":
+            wrong = wrong.flip(1)
+        elif self.which == "random":
+            wrong = wrong.gather(1, rng.child("targets").uniform(wrong.double()).argsort(1))
+        return wrong[:, : self.k]

@@ -1,0 +1,201 @@
+"""Named attacks: factories with the defaults of their papers. Step sizes are multiples of eps.
+
+Register a factory here (or from a plug-in, group `vitattack.attacks`); its annotations tell `spec` what each option may
+be. The parameter `ball` is the threat: it comes from the job, never from the text of an attack.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from vitattack.attacks.base import Attack
+from vitattack.attacks.black_box.noise import Noise
+from vitattack.attacks.catalogue import ANY, register
+from vitattack.attacks.compose import Stages
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Start, Uniform
+from vitattack.attacks.gradient.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
+from vitattack.attacks.losses import DLR, GAMA, MIFPE, AnyLoss, CrossEntropy, LeadThenMargin, Margin
+from vitattack.core.errors import UsageError
+from vitattack.threats.lp import LpBall
+
+Stop = Literal["first_success", "never"]
+
+
+def usual_step(ball: LpBall, steps: int) -> float:
+    """A quarter of the budget in linf (2/255 at 8/255); in l2 enough to cross the ball with the given steps."""
+    return 0.25 if ball.norm == "linf" else 2.5 / steps
+
+
+@register("fgsm", paper="Goodfellow et al., ICLR 2015", quick="fgsm", draws=False)
+def fgsm(ball: LpBall, *, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success") -> Gradient:
+    """One step of the whole budget from the image itself."""
+    return Gradient(ball, 1, Steepest(1.0), loss, Clean(), stop)
+
+
+@register("fgsm_rs", paper="Wong et al., ICLR 2020", quick="fgsm_rs")
+def fgsm_rs(
+    ball: LpBall, *, step: float = 1.25, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success"
+) -> Gradient:
+    """One step of 1.25 eps from a uniform start."""
+    return Gradient(ball, 1, Steepest(step), loss, Uniform(), stop)
+
+
+# What each paper calls PGD: steps, step (None = the usual), start.
+PGD_PRESETS: dict[str, tuple[int, float | None, Start]] = {
+    "default": (20, None, Uniform()),
+    "madry": (10, 0.25, Uniform()),
+    "s001": (10, 0.15, Uniform()),
+    "s002": (20, 0.25, Uniform()),
+    "s003": (8, 1 / 8, Clean()),
+    "trades": (20, 0.003 / 0.031, Uniform()),
+    "trades_train": (10, 0.007 / 0.031, Gauss()),
+}
+
+
+@register("pgd", paper="Madry et al., ICLR 2018", quick="pgd(steps=3)")
+def pgd(
+    ball: LpBall,
+    *,
+    steps: int | None = None,
+    step: float | None = None,
+    loss: AnyLoss = CrossEntropy(),
+    start: Start | None = None,
+    rule: StepRule | None = None,
+    stop: Stop = "first_success",
+    preset: Literal["default", "madry", "s001", "s002", "s003", "trades", "trades_train"] = "default",
+) -> Gradient:
+    """Projected gradient ascent: 20 steps of eps/4 (linf) or 2.5 eps/steps (l2) from a uniform start.
+
+    Presets are the settings of papers; s001 keeps its step at 1.5 eps/steps. An explicit option wins over the preset.
+    `rule` replaces step and schedule altogether, e.g. rule=heavy_ball(size=2, schedule=cosine).
+    """
+    preset_steps, preset_step, preset_start = PGD_PRESETS[preset]
+    if step is not None and rule is not None:
+        raise UsageError("pgd takes step or rule, not both: write rule=sign(size=...)")
+    count = preset_steps if steps is None else steps
+    if step is None:
+        step = 1.5 / count if preset == "s001" and count > 0 else preset_step
+    size = usual_step(ball, max(count, 1)) if step is None else step
+    return Gradient(ball, count, rule or Steepest(size), loss, preset_start if start is None else start, stop)
+
+
+@register("mim", paper="Dong et al., CVPR 2018", quick="mim(steps=3)", draws=False)
+def mim(
+    ball: LpBall,
+    *,
+    steps: int = 10,
+    step: float | None = None,
+    decay: float = 1.0,
+    loss: AnyLoss = CrossEntropy(),
+    start: Start = Clean(),
+    stop: Stop = "first_success",
+) -> Gradient:
+    """Momentum iterative FGSM: 10 steps of eps/10 along the sum of l1-normalised gradients."""
+    return Gradient(ball, steps, Momentum(1 / max(1, steps) if step is None else step, decay=decay), loss, start, stop)
+
+
+@register("cw", paper="Carlini & Wagner, S&P 2017, as run inside PGD", quick="cw(steps=3)")
+def cw(
+    ball: LpBall,
+    *,
+    steps: int = 100,
+    step: float | None = None,
+    kappa: float = math.inf,
+    start: Start = Uniform(),
+    stop: Stop = "first_success",
+) -> Gradient:
+    """PGD-100 on the logit margin, without a cap unless kappa is given; steps as long as those of pgd."""
+    size = usual_step(ball, steps) if step is None else step
+    return Gradient(ball, steps, Steepest(size), Margin(kappa), start, stop)
+
+
+@register("dlr", paper="Croce & Hein, ICML 2020, as run inside PGD", quick="dlr(steps=3)")
+def dlr(
+    ball: LpBall,
+    *,
+    steps: int = 100,
+    step: float | None = None,
+    start: Start = Uniform(),
+    stop: Stop = "first_success",
+) -> Gradient:
+    """PGD-100 on the difference-of-logits ratio; steps as long as those of pgd."""
+    size = usual_step(ball, steps) if step is None else step
+    return Gradient(ball, steps, Steepest(size), DLR(), start, stop)
+
+
+@register("gama", paper="Sriramanan et al., NeurIPS 2020", quick="gama(steps=4)")
+def gama(
+    ball: LpBall,
+    *,
+    steps: int = 100,
+    space: Literal["prob", "logit"] = "prob",
+    anchor: Literal["start", "clean"] = "start",
+    weight: float = 50.0,
+    step: float = 2.0,
+    start: Start = Corner(),
+    stop: Stop = "first_success",
+) -> Gradient:
+    """Guided adversarial margin attack: corner start, 2 eps steps cut tenfold at 60 % and 85 % of the run."""
+    rule = Steepest(step, Milestones())
+    return Gradient(ball, steps, rule, GAMA(space, anchor, weight), start, stop)
+
+
+@register("mifpe", paper="Yu & Xu, CVPR 2023", quick="mifpe(steps=3)")
+def mifpe(
+    ball: LpBall,
+    *,
+    steps: int = 100,
+    T: float = 1.0,
+    step: float = 2.0,
+    start: Start = Edge(),
+    stop: Stop = "first_success",
+) -> Gradient:
+    """Cross-entropy freed of float underflow: momentum 0.75, linear step from 2 eps, start on the edge of the ball."""
+    return Gradient(ball, steps, HeavyBall(step, Linear()), MIFPE(T), start, stop)
+
+
+@register("pma", paper="Xie et al., CVPR 2025", quick="pma(steps=4)")
+def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "first_success") -> Stages:
+    """Probability margin attack: two runs that first move one term of the margin, then both; two cosines from 2 eps."""
+    return _decomposed(ball, steps, step, stop, "prob")
+
+
+def _decomposed(ball: LpBall, steps: int, step: float, stop: Stop, space: Literal["prob", "logit"]) -> Stages:
+    rule = Steepest(step, Cosine(cycles=2))
+    leads: tuple[Literal["true", "wrong"], ...] = ("true", "wrong")
+    runs = (Gradient(ball, steps, rule, LeadThenMargin(lead, space), Uniform(), stop) for lead in leads)
+    return Stages(tuple(runs), fresh=True)
+
+
+@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=ANY)
+def restarts(n: int, inner: Attack) -> Stages:
+    """The inner attack n times with fresh noise, each time on the samples still standing."""
+    if not 1 <= n <= 10_000:
+        raise UsageError(f"{n} restarts are too few or too many: use 1 to 10000")
+    return Stages((inner,) * n, fresh=True)
+
+
+@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=ANY)
+def worst(*attacks: Attack) -> Stages:
+    """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
+    return Stages(tuple(attacks))
+
+
+@register("md", paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")
+def md(ball: LpBall, *, steps: int = 50, step: float = 2.0, stop: Stop = "first_success") -> Stages:
+    """Margin decomposition attack: two runs that first move one term of the logit margin, then both; two cosines from 2 eps."""
+    return _decomposed(ball, steps, step, stop, "logit")
+
+
+@register("random", paper="baseline", quick="random(tries=3)", black_box=True)
+def random(ball: LpBall, *, tries: int = 1) -> Noise:
+    """Uniform noise: points of the ball, tried one after the other."""
+    return Noise(ball, Uniform(), tries)
+
+
+@register("gaussian", paper="baseline", quick="gaussian(tries=3)", black_box=True)
+def gaussian(ball: LpBall, *, std: float = 1.0, tries: int = 1) -> Noise:
+    """Normal noise with a deviation of `std` eps per pixel, cut off at the budget."""
+    return Noise(ball, Gauss(std * ball.eps if ball.eps else std), tries)

@@ -1,0 +1,51 @@
+"""An attack whose candidates are also measured by how they look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from vitattack.attacks.auto.assurance import Assurance
+from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.catalogue import ANY, register
+from vitattack.attacks.perceptual.distances import lpips_missing, measures
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+
+
+@dataclass(frozen=True)
+class Measured(Holder):
+    """Adds l2, linf, SSIM and LPIPS of every candidate to the evidence; candidates and verdicts stay as they are."""
+
+    inner: Attack
+    lpips: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        missing = lpips_missing() if self.lpips else None  # asked once: a download that fails may take its time
+        if missing:
+            raise UsageError(missing)
+
+    def doubts(self) -> tuple[str, ...]:
+        missing = None if self.lpips else lpips_missing()
+        return (*self.inner.doubts(), *([missing] if missing else []))
+
+    @property
+    def assurance(self) -> Assurance | None:
+        found: Assurance | None = getattr(self.inner, "assurance", None)
+        if found is None:
+            return None
+        return replace(found, probe=replace(self, inner=found.probe), full=replace(self, inner=found.full))
+
+    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        crafted = self.inner(victim, x, y, rng=rng)
+        if len(x) == 0:
+            return crafted
+        return Crafted(crafted.x_adv, {**crafted.evidence, **measures(x, crafted.x_adv, lpips=self.lpips)})
+
+
+@register("perceptual", paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=ANY)
+def perceptual(inner: Attack, *, lpips: bool = True) -> Measured:
+    """The inner attack, with l2, linf, SSIM and LPIPS of every candidate in its records: what --perceptual adds."""
+    return Measured(inner, lpips)

@@ -1,0 +1,72 @@
+"""What a run over a grid of spatial transforms shows beside its headline: shifts alone, rotations alone, how many fool."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vitattack.records import stats
+from vitattack.records.record import SampleRecord
+from vitattack.records.result import Result
+from vitattack.records.stats import Accuracy
+
+
+@dataclass(frozen=True)
+class SpatialReport:
+    """Accuracies over all samples of one run; of the full grid also its size and the median number that fool."""
+
+    shifts: Accuracy
+    rotations: Accuracy
+    transforms: int | None
+    median_fooling: float | None
+
+    @property
+    def note(self) -> str | None:
+        if self.transforms is None or self.median_fooling is None:
+            return None
+        return f"the median attacked image is fooled by {self.median_fooling:g} of {self.transforms} transforms"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "shifts": self.shifts.json(),
+            "rotations": self.rotations.json(),
+            "transforms": self.transforms,
+            "median_fooling": self.median_fooling,
+        }
+
+
+def spatial_report(result: Result) -> SpatialReport | None:
+    """The report of a run whose outermost attack is the grid; None for any other.
+
+    Inside `worst` or `restarts` not every sample is tried, and the evidence of one stage is not that of the run.
+    """
+    attacked = [r for r in result.records if r.clean == r.label]
+    if not attacked or not all("fooled_by_shift" in r.evidence and "stage" not in r.evidence for r in attacked):
+        return None
+    counts = [int(r.evidence["fooling"]) for r in attacked if "fooling" in r.evidence]
+    return SpatialReport(
+        shifts=_left(result, attacked, "fooled_by_shift"),
+        rotations=_left(result, attacked, "fooled_by_rotation"),
+        transforms=int(attacked[0].evidence["transforms"]) if counts else None,
+        median_fooling=statistics.median(counts) if counts else None,
+    )
+
+
+def _left(result: Result, attacked: list[SampleRecord], name: str) -> Accuracy:
+    """Who withstands these transforms. As in the headline, a success that was not confirmed leaves its sample robust.
+
+    The judge sees one candidate of each sample: of the others a success counts where that one is confirmed, and so
+    neither share is ever below that of the whole grid.
+    """
+
+    def count(fooled: Callable[[SampleRecord], bool], invalid: bool) -> int:
+        return sum(not fooled(r) and (invalid or r.status != "invalid") for r in attacked)
+
+    return stats.share(
+        count(lambda r: bool(r.evidence[name]) and r.status == "fooled", False),
+        result.n,
+        least=count(lambda r: bool(r.evidence[name]) and (r.status == "fooled" or r.fragile), False),
+        most=count(lambda r: bool(r.evidence[name]) and r.status == "fooled", True),
+    )

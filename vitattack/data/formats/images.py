@@ -1,0 +1,49 @@
+"""Encoded images to pixel tensors."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitattack.core.errors import UsageError
+
+MAX_PIXELS = 64_000_000  # the largest ImageNet images have some 20 million
+MAX_BYTES = 100_000_000
+
+
+def reason(error: BaseException) -> str:
+    """What an error of a decoder says, as a part of one line."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:400]).split())
+    return words[:120] or type(error).__name__
+
+
+def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image) -> Tensor:
+    """One encoded image as uint8 (3, H, W); `what` names it in the error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(data))
+        with opened as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels are a decompression bomb")
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
+            pixels = np.array(transform(image.convert("RGB")))
+    except Exception as error:  # decoders fail in their own ways on broken files: struct, zlib, index and memory errors
+        raise UsageError(f"{what} is not a readable image ({reason(error)}): replace or remove it") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def stack_pixels(images: Sequence[Tensor]) -> Tensor:
+    """uint8 images of one size as float32 (B, 3, H, W) in [0,1]."""
+    sizes = {tuple(image.shape[1:]) for image in images}
+    if len(sizes) > 1:
+        shown = ", ".join(f"{h} x {w}" for h, w in sorted(sizes)[:3])
+        raise UsageError(f"images of different sizes in one batch ({shown}): give --transform bicubic256crop224")
+    return torch.stack(list(images)).float().div_(255)

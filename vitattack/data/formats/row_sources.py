@@ -1,0 +1,222 @@
+"""Data sets as random access to rows: parquet files, encoded images with labels, tensors in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from vitattack.core.errors import UsageError
+from vitattack.data.formats.blobs import Blob, in_folder
+from vitattack.data.formats.images import decode_rgb, reason, stack_pixels
+from vitattack.data.imagenet.labels import class_numbers
+from vitattack.data.transform import transform
+
+
+class Source(Protocol):
+    """A whole data set; rows are numbered once and for all."""
+
+    num_classes: int | None
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images in [0,1] and labels of some rows, in that order."""
+
+    def digest(self, rows: Sequence[int]) -> str:
+        """A hash that changes when the content of these rows does."""
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _rows_of(content: str, rows: Sequence[int]) -> str:
+    return hashlib.sha256(f"{content}|{','.join(map(str, rows))}".encode()).hexdigest()
+
+
+class ParquetSource:
+    """The layout of the hub's image data sets: a column of {bytes, path} and one of labels; row groups read on demand."""
+
+    def __init__(self, paths: Sequence[Path], image: str, label: str, num_classes: int) -> None:
+        self.num_classes: int | None = num_classes
+        self._columns = [image, label]
+        self._paths = list(paths)
+        self._groups: list[tuple[int, int, int]] = []  # (first row, file, group)
+        total = 0
+        for number, path in enumerate(self._paths):
+            try:
+                meta = pq.ParquetFile(path).metadata
+                missing = {image, label} - {name.split(".")[0] for name in meta.schema.to_arrow_schema().names}
+            except Exception as error:  # arrow reports a broken file by whatever breaks first
+                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
+            if missing:
+                raise UsageError(f"{path} has no column {' or '.join(sorted(missing))}: is it another data set?")
+            for group in range(meta.num_row_groups):
+                self._groups.append((total, number, group))
+                total += meta.row_group(group).num_rows
+        self._total = total
+        self._open: tuple[int, pa.Table] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._paths[0].name
+
+    def __len__(self) -> int:
+        return self._total
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        cells = [self.cell(row) for row in rows]
+        images = [decode_rgb(data, f"row {row} of {self.name}") for row, (data, _) in zip(rows, cells, strict=True)]
+        return stack_pixels(images), torch.tensor([label for _, label in cells])
+
+    def cell(self, row: int) -> tuple[bytes, int]:
+        """The encoded image and the label of a row."""
+        table, first = self._group_of(row)
+        try:
+            cell, label = table[0][row - first].as_py(), table[1][row - first].as_py()
+        except ValueError as error:  # text that is none
+            raise UsageError(f"row {row} of {self.name} is damaged ({reason(error)}): fetch the file again") from error
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not isinstance(data, bytes) or not isinstance(label, int):
+            raise UsageError(f"row {row} of {self.name} has no image or no label: repair the file")
+        return data, label
+
+    def named(self) -> list[tuple[str, int]]:
+        """The file name and the label of every row, without the images."""
+        found: list[tuple[str, int]] = []
+        image, label = self._columns
+        for path in self._paths:
+            try:
+                table = pq.ParquetFile(path).read(columns=[f"{image}.path", label])
+                names = [cell["path"] for cell in table[image].to_pylist()]
+            except Exception as error:  # as above
+                raise UsageError(f"{path} does not name its images: use the tar or a folder instead") from error
+            found += zip(names, table[label].to_pylist(), strict=True)
+        if any(not isinstance(name, str) or not isinstance(label, int) for name, label in found):
+            raise UsageError(f"{self.name} does not say which image a row is: use the tar or a folder instead")
+        return found
+
+    def _group_of(self, row: int) -> tuple[pa.Table, int]:
+        group = bisect_right(self._groups, row, key=lambda entry: entry[0]) - 1
+        first, file, number = self._groups[group]
+        if self._open is None or self._open[0] != group:
+            path = self._paths[file]
+            try:
+                table = pq.ParquetFile(path).read_row_group(number, columns=self._columns).select(self._columns)
+            except Exception as error:  # as above
+                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
+            self._open = (group, table)
+        return self._open[1], first
+
+    @cached_property
+    def _content(self) -> str:
+        return "|".join(file_sha256(path) for path in self._paths)
+
+    def digest(self, rows: Sequence[int]) -> str:
+        return _rows_of(self._content, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class InParquet:
+    """One image of a parquet file, by row."""
+
+    table: ParquetSource
+    name: str
+    row: int
+
+    def read(self) -> bytes:
+        return self.table.cell(self.row)[0]
+
+    def __str__(self) -> str:
+        return f"row {self.row} of {self.table.name}"
+
+
+class ImageSource:
+    """Encoded images with their labels, decoded as they are read."""
+
+    def __init__(
+        self, items: Sequence[tuple[Blob, int]], num_classes: int | None, transform_text: str, where: str = ""
+    ) -> None:
+        if not items:
+            raise UsageError(f"'{where}' holds no image: check the path")
+        self.num_classes = num_classes
+        self.where = where
+        self._items = items
+        self._transform = transform(transform_text)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def blob(self, row: int) -> tuple[Blob, int]:
+        return self._items[row]
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        chosen = [self.blob(row) for row in rows]
+        images = [decode_rgb(blob.read(), str(blob), self._transform) for blob, _ in chosen]
+        return stack_pixels(images), torch.tensor([label for _, label in chosen])
+
+    def digest(self, rows: Sequence[int]) -> str:
+        hasher = hashlib.sha256()
+        for blob, label in map(self.blob, rows):
+            hasher.update(f"{blob.name}|{label}|{hashlib.sha256(blob.read()).hexdigest()}\n".encode())
+        return hasher.hexdigest()
+
+
+def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
+    """One sub-folder per class. Synset folders get their ImageNet-1k labels whatever the listing order says."""
+    if not root.is_dir():
+        raise UsageError(f"folder '{root}' does not exist: give the folder that holds one sub-folder per class")
+    blobs = in_folder(root)
+    classed = [blob for blob in blobs if "/" in blob.name]
+    if not classed:
+        if blobs and blobs[0].name.startswith("ILSVRC2012_val_"):
+            raise UsageError(
+                f"folder '{root}' holds images of ImageNet but no class folders: write --data imagenet "
+                f"--data-dir '{root.parent}' with the folder named val, then the labels are looked up"
+            )
+        what = "holds images but no class folders" if blobs else "holds no class folder with images"
+        raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
+    names = sorted({blob.name.split("/")[0] for blob in classed})
+    labels, num_classes = class_numbers(names)
+    return ImageSource([(blob, labels[blob.name.split("/")[0]]) for blob in classed], num_classes, transform_text)
+
+
+class TensorSource:
+    """Images and labels in memory."""
+
+    def __init__(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> None:
+        if x.dim() != 4 or not x.is_floating_point():
+            raise UsageError(f"images are {x.dtype} of shape {tuple(x.shape)}: give floats in [0,1] of (N, C, H, W)")
+        if y.shape != (len(x),):
+            raise UsageError(f"{len(x)} images but labels of shape {tuple(y.shape)}: give one label per image")
+        if len(x) == 0:
+            raise UsageError("there are no images: give at least one")
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise UsageError(f"labels are {y.dtype}: give class numbers as integers")
+        self.num_classes = num_classes
+        self._x, self._y = x.detach().float(), y.detach().long()
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        chosen = torch.as_tensor(rows, device=self._x.device)
+        return self._x[chosen], self._y[chosen.to(self._y.device)]
+
+    def digest(self, rows: Sequence[int]) -> str:
+        x, y = self.read(rows)
+        hasher = hashlib.sha256(f"{tuple(x.shape)}".encode())
+        for part in (x, y):
+            hasher.update(part.cpu().contiguous().numpy().tobytes())
+        return hasher.hexdigest()

@@ -1,0 +1,226 @@
+"""`diagnose`: does the attention softmax of a model saturate, does it underflow, and does either spoil its gradients?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks.aas.controls import read_scales
+from vitattack.core.errors import UsageError, VitattackError
+from vitattack.data import DataSet, asked
+from vitattack.diagnostics.input_gradients import GradientPanel
+from vitattack.diagnostics.row_statistics import SATURATED_ROWS, UNDERFLOW_ROWS, RowStatistics
+from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.evaluate import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores, wish
+from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.run_job import numerics
+from vitattack.models.attention.map import AttentionLayer, AttentionMap
+from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.attention.tap import AttentionTap, Seen
+from vitattack.models.victim import Victim, check_floats, digest, frozen, wrap
+from vitattack.models.zoo import load as zoo
+from vitattack.records.job import Job
+
+Verdict = Literal["ok", "saturated", "underflow"]
+
+# A model's gradient underflows where so many score rows get none, or the input gradient differs this much from fp64.
+DEAD_ROWS, LOST_SIGNS, LOST_ENTRIES = 0.01, 0.05, 0.01
+GRADIENT_IMAGES = 64
+
+Watch = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One attention softmax: its layer, the shares over its rows, the same per head, and its gap histogram."""
+
+    layer: AttentionLayer
+    summary: dict[str, Any]
+    per_head: tuple[dict[str, Any], ...]
+    histogram: tuple[int, ...]
+    zero_dscores: float
+    sampled: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.summary["underflow"] > UNDERFLOW_ROWS:
+            return "underflow"
+        return "saturated" if self.summary["saturated"] > SATURATED_ROWS else "ok"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "layer": self.layer.number,
+            "name": self.layer.name,
+            "block": self.layer.block,
+            "heads": self.layer.heads,
+            "fused": self.layer.fused,
+            "temperature": self.layer.temperature,
+            **self.summary,
+            "zero_dscores": self.zero_dscores,
+            "quantiles": "sampled" if self.sampled else "exact",
+            "histogram": list(self.histogram),
+            "per_head": list(self.per_head),
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The blocks of a model, its gradient panel, and what both say."""
+
+    model: str
+    data: str
+    n: int
+    blocks: tuple[Block, ...]
+    ignored: tuple[tuple[str, str], ...]
+    gradient: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def flagged(self) -> tuple[Block, ...]:
+        return tuple(block for block in self.blocks if block.verdict != "ok")
+
+    @property
+    def verdict(self) -> Verdict:
+        """From the gradients: `underflow` where fp32 loses them, `saturated` where it does not but blocks are flagged."""
+        if self.gradient["dead_dscores"] > DEAD_ROWS or self.spoilt:
+            return "underflow"
+        return "saturated" if self.flagged else "ok"
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether the fp32 input gradient of the margin is another one than in fp64: whether an attack notices."""
+        margin = self.gradient["margin"]["fp32"]
+        return bool(margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "model": self.model,
+            "data": self.data,
+            "n": self.n,
+            "layers": [block.json() for block in self.blocks],
+            "ignored": [{"name": name, "reason": reason} for name, reason in self.ignored],
+            "gradient": self.gradient,
+            "verdict": self.verdict,
+            "provenance": self.provenance,
+        }
+
+
+def diagnose(
+    model: nn.Module | str = DEFAULT_MODEL,
+    data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA,
+    *,
+    limit: int | None = None,
+    gradient_images: int = GRADIENT_IMAGES,
+    batch_size: int = 16,
+    seed: int = 0,
+    threads: int | None = None,
+    device: str = "auto",
+    scales: str | Path | None = None,
+    options: zoo.FileOptions = zoo.FileOptions(),
+    data_dir: str | Path | None = None,
+    transform: str | None = None,
+    watch: Watch = lambda done, total: None,
+) -> Diagnosis:
+    """Statistics of every attention row over real images, and the input gradient in fp32, bf16 and fp64.
+
+    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". The gradients are those of the
+    first `gradient_images` images. Memory does not grow with the number of images. With `scales`, a file as for an
+    evaluation, the victim is seen under the first set of them.
+    """
+    if batch_size < 1 or gradient_images < 1:
+        raise UsageError("batch_size and gradient_images count images: use at least 1")
+    place = _with_doubles(resolve_device(device, model), device, model)
+    folder = Path(data_dir) if data_dir is not None else None
+    threads = threads or usable_cores()
+    with numerics(threads):
+        if isinstance(model, str):
+            victim = zoo.load(model, place, options).victim
+            samples = open_data(data, limit, folder, wish(transform, victim))
+            victim = asked(victim, samples.classes)
+        else:
+            check_floats(model)
+            samples = open_data(data, limit, folder, wish(transform))
+            victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
+        if scales is not None:
+            factors = torch.tensor(read_scales(Path(scales))[0], device=place)
+            victim = wrap(
+                Rescaled(victim, factors), samples.read(samples.rows[:1])[0].to(place), f"{victim.name} rescaled"
+            )
+        with frozen(victim):
+            statistics, panel, layers = _gather(victim, samples, place, gradient_images, batch_size, seed, watch)
+    blocks = tuple(
+        Block(
+            layer,
+            rows.summary(),
+            tuple({**rows.summary(h), "zero_dscores": panel.zero_dscores(layer.number, h)} for h in range(layer.heads)),
+            tuple(rows.histogram.sum(0).tolist()),
+            panel.zero_dscores(layer.number),
+            rows.sampled,
+        )
+        for layer, rows in zip(layers.layers, statistics, strict=True)
+    )
+    job = Job(
+        model=victim.name,
+        attack="",
+        threat="",
+        data=samples.text,
+        weights=digest(victim),
+        pixels=samples.digest(),
+        seed=seed,
+        batch_size=batch_size,
+        threads=threads,
+        device=place.type,
+    )
+    made_with = provenance(place, job, samples.protocol)
+    return Diagnosis(victim.name, samples.text, len(samples), blocks, layers.ignored, panel.json(), made_with)
+
+
+def _gather(
+    victim: Victim, samples: DataSet, place: torch.device, gradients: int, batch_size: int, seed: int, watch: Watch
+) -> tuple[list[RowStatistics], GradientPanel, AttentionMap]:
+    layers: AttentionMap | None = None
+    statistics: list[RowStatistics] = []
+    panel: GradientPanel | None = None
+    done = 0
+
+    def see(seen: Seen) -> None:
+        z, masked = seen.scores(torch.float64), seen.masked()
+        if bool(z.isnan().any()):
+            raise VitattackError(
+                f"'{seen.layer.name}' of '{victim.name}' has NaN scores: the weights are broken, fetch them again"
+            )
+        statistics[seen.layer.number].add(seen.by_head(z), None if masked is None else seen.by_head(masked))
+
+    for rows in samples.cut(batch_size):
+        x, y, _ = read_batch(samples, rows, victim, place)
+        if layers is None or panel is None:
+            layers = attention_layers(victim, x)
+            layers.require("there is no softmax to diagnose")
+            statistics = [RowStatistics(layer.heads, seed) for layer in layers.layers]
+            panel = GradientPanel(victim, layers)
+        with torch.no_grad(), AttentionTap(layers, observe=see):
+            logits = victim(x)
+        if not bool(torch.isfinite(logits).all()):
+            raise VitattackError(f"model '{victim.name}' gives NaN for an image: the weights are broken")
+        if panel.images < gradients:
+            panel.add(x[: gradients - panel.images], y[: gradients - panel.images])
+        done += len(rows)
+        watch(done, len(samples))
+    assert layers is not None and panel is not None  # a data set holds at least one image
+    return statistics, panel, layers
+
+
+def _with_doubles(place: torch.device, asked: str, model: nn.Module | str) -> torch.device:
+    if place.type != "mps":
+        return place
+    if asked == "auto" and isinstance(model, str):
+        return torch.device("cpu")
+    raise UsageError("mps has no float64, which the comparison needs: move the model to the CPU or use --device cpu")

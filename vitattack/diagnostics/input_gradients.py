@@ -1,0 +1,181 @@
+"""What finite precision does to the input gradient: the fp32 one beside the one that fp64 gives of the same model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks.losses import CrossEntropy, Margin
+from vitattack.core.errors import VitattackError
+from vitattack.models.attention.map import AttentionLayer, AttentionMap
+from vitattack.models.attention.tap import AttentionTap, Seen
+
+AT_ONCE = 8
+LossOf = Callable[[Tensor, Tensor], Tensor]
+
+
+class Agreement:
+    """A gradient beside the reference, summed over images."""
+
+    def __init__(self) -> None:
+        self.images = self.pixels = self.compared = self.same_sign = self.zero = self.lost = 0
+        self.flat = 0  # images whose whole gradient is zero
+        self.cosine = 0.0
+
+    def add(self, grad: Tensor, reference: Tensor) -> None:
+        grad, reference = grad.double().flatten(1), reference.flatten(1)
+        there = reference != 0
+        self.images += len(grad)
+        self.pixels += grad.numel()
+        self.compared += int(there.sum())
+        self.same_sign += int((there & (grad.sign() == reference.sign())).sum())
+        self.zero += int((grad == 0).sum())
+        self.lost += int((there & (grad == 0)).sum())
+        self.flat += int((~grad.any(1)).sum())
+        self.cosine += float(_cosine(grad, reference).sum())
+
+    def json(self) -> dict[str, float]:
+        return {
+            "sign_agreement": self.same_sign / max(1, self.compared),
+            "cosine": self.cosine / max(1, self.images),
+            "zero": self.zero / max(1, self.pixels),
+            "lost": self.lost / max(1, self.compared),
+            "zero_images": self.flat / max(1, self.images),
+        }
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    # Each scaled to 1 first: the squares of tiny gradients underflow even in fp64. Two zero gradients agree.
+    a, b = (v / v.abs().amax(1, keepdim=True).clamp_min(1e-300) for v in (a, b))
+    both_zero = ~a.any(1) & ~b.any(1)
+    return (a * b).sum(1).div((a.norm(dim=1) * b.norm(dim=1)).clamp_min(1e-300)).masked_fill(both_zero, 1.0)
+
+
+class GradientPanel:
+    """Input gradients of the margin (nothing but the model) and of the cross-entropy (one more softmax), by precision."""
+
+    def __init__(self, victim: nn.Module, layers: AttentionMap) -> None:
+        self._victim, self._layers = victim, layers
+        self._exact = copy.deepcopy(victim).double()
+        self._losses: dict[str, LossOf] = {"margin": Margin(), "cross_entropy": CrossEntropy()}
+        self.fp32 = {name: Agreement() for name in self._losses}
+        self.bf16 = {name: Agreement() for name in self._losses}
+        self.images = 0
+        self._through: list[float] = []
+        # per layer and head: zero entries of dL/dscores and all of them, rows of zeros and all rows
+        self._zero_scores = {n.number: torch.zeros(4, n.heads, dtype=torch.long) for n in layers.layers}
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        # Few images at a time: the scores of all blocks are kept at once.
+        for at in range(0, len(x), AT_ONCE):
+            self._add(x[at : at + AT_ONCE], y[at : at + AT_ONCE])
+
+    def _add(self, x: Tensor, y: Tensor) -> None:
+        self.images += len(x)
+        for name, loss in self._losses.items():
+            reference = self._reference(x, y, loss)
+            self.fp32[name].add(self._gradient(self._victim, x, y, loss), reference)
+            with torch.autocast(x.device.type, torch.bfloat16):
+                half = self._gradient(self._victim, x, y, loss)
+            self.bf16[name].add(half, reference)
+            if name == "margin":
+                without = self._gradient(self._exact, x.double(), y, loss, weights=_constant)
+                rest = (reference - without).flatten(1).norm(dim=1)
+                self._through += (rest / reference.flatten(1).norm(dim=1).clamp_min(1e-300)).tolist()
+        self._scores(x, y)
+
+    def zero_dscores(self, number: int, head: int | None = None) -> float:
+        """Share of the entries of dL/dscores that are exactly zero in fp32."""
+        counted = self._zero_scores[number]
+        zero, total, _, _ = (counted.sum(1) if head is None else counted[:, head]).tolist()
+        return float(zero / max(1, total))
+
+    @property
+    def dead_dscores(self) -> float:
+        """Share of the rows, over all blocks, through which no gradient at all reaches the scores in fp32."""
+        _, _, dead, rows = torch.stack([counted.sum(1) for counted in self._zero_scores.values()]).sum(0).tolist()
+        return float(dead / max(1, rows))
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "n": self.images,
+            "margin": {"fp32": self.fp32["margin"].json(), "bf16": self.bf16["margin"].json()},
+            "cross_entropy": {"fp32": self.fp32["cross_entropy"].json(), "bf16": self.bf16["cross_entropy"].json()},
+            "dead_dscores": self.dead_dscores,
+            "through_attention": sum(self._through) / max(1, len(self._through)),
+        }
+
+    def _reference(self, x: Tensor, y: Tensor, loss: LossOf) -> Tensor:
+        try:
+            return self._gradient(self._exact, x.double(), y, loss, weights=_softmax)
+        except RuntimeError as error:
+            if "dtype" not in str(error) and "type" not in str(error):
+                raise
+            reason = str(error).splitlines()[0]
+            raise VitattackError(
+                f"the model cannot run in float64 ({reason}): let its forward keep the dtype of its input"
+            ) from error
+
+    def _gradient(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        loss: LossOf,
+        weights: Callable[[AttentionLayer, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        x = x.detach().requires_grad_()
+        if weights is None:
+            logits = model(x)
+        else:
+            with AttentionTap(self._layers, weights=weights):
+                logits = model(x)
+        if weights is None and logits.dtype != x.dtype:
+            logits = logits.to(x.dtype)
+        (grad,) = torch.autograd.grad(loss(logits, y).sum(), x)
+        return grad
+
+    def _scores(self, x: Tensor, y: Tensor) -> None:
+        """Where dL/dscores is exactly zero in fp32, though a gradient did reach the weights and no mask forbids it."""
+        seen: dict[int, Seen] = {}
+        kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def see(one: Seen) -> None:
+            seen[one.layer.number] = one
+
+        def keep(layer: AttentionLayer, z: Tensor) -> Tensor:
+            p = z.softmax(-1)
+            if z.requires_grad:
+                kept[layer.number] = z, p
+            return p
+
+        x = x.detach().requires_grad_()
+        with AttentionTap(self._layers, observe=see, weights=keep):
+            logits = self._victim(x)
+        tensors = [tensor for pair in kept.values() for tensor in pair]
+        loss = Margin()(logits, y).sum()
+        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, tensors, allow_unused=True)
+        for number, dz, dp in zip(kept, grads[::2], grads[1::2], strict=True):
+            if dz is None or dp is None:
+                continue
+            masked = seen[number].masked()
+            # Queries whose output nobody reads, such as all but the class token's in a last block, are no evidence.
+            counted = (dp != 0).any(-1, keepdim=True) & (torch.ones_like(dz) if masked is None else ~masked).bool()
+            zero = (dz == 0) & counted
+            rows = counted.any(-1, keepdim=True)
+            dead = rows & (zero == counted).all(-1, keepdim=True)
+            by_head = [seen[number].by_head(found).sum((1, 2)) for found in (zero, counted, dead, rows)]
+            self._zero_scores[number] += torch.stack(by_head).cpu()
+
+
+def _softmax(layer: AttentionLayer, z: Tensor) -> Tensor:
+    # In the dtype of the scores: some models ask for float32 whatever they are given.
+    return z.softmax(-1)
+
+
+def _constant(layer: AttentionLayer, z: Tensor) -> Tensor:
+    return z.softmax(-1).detach()

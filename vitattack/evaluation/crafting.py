@@ -1,0 +1,159 @@
+"""Batches of images to records of samples, by one attack on one victim, in smaller pieces where memory ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitattack.attacks.base import Attack, Crafted, blank_evidence
+from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.rng import SampleRng
+from vitattack.data import DataSet
+from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.models.passes import Passes, counting, share
+from vitattack.models.victim import Victim, check_pixels
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord
+from vitattack.threats.lp import Threat
+
+T = TypeVar("T")
+
+
+def together(attack: Attack, job: Job) -> int:
+    """How many consecutive samples an attack is given at once: its own block where it compares samples."""
+    return int(getattr(attack, "block", job.batch_size))
+
+
+def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
+    x, y = data.read(rows)
+    if x.shape[1] != victim.channels:
+        raise UsageError(f"images of '{data.text}' have {x.shape[1]} channels, '{victim.name}' takes {victim.channels}")
+    if x.shape[-2:] != (victim.input_size, victim.input_size):
+        raise UsageError(
+            f"images are {x.shape[-2]} x {x.shape[-1]} px, '{victim.name}' takes {victim.input_size}: "
+            "choose data of that size, or for folders --transform"
+        )
+    x, nudged = check_pixels(x, f"images of '{data.text}'")
+    if int(y.min()) < 0 or int(y.max()) >= victim.num_classes:
+        wrong = int(y.max()) if int(y.max()) >= victim.num_classes else int(y.min())
+        raise UsageError(
+            f"label {wrong} of '{data.text}' is no class of '{victim.name}' (0 to {victim.num_classes - 1})"
+        )
+    return x.to(device), y.to(device), nudged
+
+
+class Pieces:
+    """Work on the rows of a batch, in smaller pieces where memory ends; the piece that fitted is remembered."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.backoffs = 0
+
+    def __call__(self, work: Callable[[slice], list[T]], first: int, last: int) -> list[T]:
+        count = last - first
+        if count > self.most:
+            middle = first + (count + 1) // 2
+            return self(work, first, middle) + self(work, middle, last)
+        try:
+            return work(slice(first, last))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if count == 1:
+                raise VitattackError(
+                    "one image does not fit in memory: use another --device or a smaller model"
+                ) from error
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.most = (count + 1) // 2
+        self.backoffs += 1
+        return self(work, first, last)
+
+
+class Outcome(NamedTuple):
+    """The record of a sample and the candidate it is about; the image itself where none was made."""
+
+    record: SampleRecord
+    x_adv: Tensor
+
+
+class Batches:
+    """Batches to records, by one attack on one victim."""
+
+    def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
+        self.victim, self.job, self.threat = victim, job, threat
+        self.attack = attack.in_chunks(job.batch_size) if hasattr(attack, "in_chunks") else attack
+        self.pieces = Pieces(together(attack, job))
+
+    def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
+        return self.pieces(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))
+
+    def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
+        clean = clean_predictions(self.victim, x)
+        attacked = clean == y
+        rng = SampleRng(self.job.seed, tuple(rows))
+        aside = getattr(self.attack, "aside", None)
+        others: dict[str, Tensor] = {}
+        if aside is not None and not bool(attacked.all()):
+            with counting(self.victim) as passes:
+                others = aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
+            others |= _shared(passes, others, len(rng[~attacked]), x)
+        outcomes = self._attacked(rows, x, y, clean, rng, others)
+        # A success that hangs on rounding keeps its sample under attack: once more, with other noise.
+        loose = torch.tensor([outcome.record.fragile for outcome in outcomes], device=x.device)
+        if bool(loose.any()) and getattr(self.attack, "passes", None) is None:  # a budget does not pay for two tries
+            kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
+            second = self._attacked(kept, x[loose], y[loose], clean[loose], rng[loose].child("again"), {})
+            by_row = {outcome.record.index: outcome for outcome in second}
+            outcomes = [_firmer(outcome, by_row.get(outcome.record.index)) for outcome in outcomes]
+        return outcomes
+
+    def _attacked(
+        self, rows: Sequence[int], x: Tensor, y: Tensor, clean: Tensor, rng: SampleRng, others: dict[str, Tensor]
+    ) -> list[Outcome]:
+        attacked = clean == y
+        crafted = Crafted(x[attacked], blank_evidence(x[attacked]))
+        spent = {name: crafted.evidence[name] for name in ("forwards", "backwards")}
+        if bool(attacked.any()):
+            crafted, spent = self.crafted(x[attacked], y[attacked], rng[attacked])
+        records = judge(
+            self.victim, self.threat, rows, x, y, clean, crafted, spent["forwards"], spent["backwards"], others
+        )
+        x_adv = x.clone()
+        x_adv[attacked] = crafted.x_adv.to(x.dtype)
+        return [Outcome(record, candidate) for record, candidate in zip(records, x_adv, strict=True)]
+
+    def crafted(self, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, dict[str, Tensor]]:
+        """Candidates, and the counted passes per sample."""
+        with counting(self.victim) as passes:
+            crafted = self.attack(self.victim, x, y, rng=rng)
+        return crafted, _shared(passes, crafted.evidence, len(x), x)
+
+
+def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> dict[str, Tensor]:
+    """The counted passes per sample, after what the attack says of them."""
+    blank = torch.zeros(n, dtype=torch.long, device=x.device)
+    return {
+        name: share(total, claims.get(name, blank))
+        for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards))
+    }
+
+
+def _firmer(first: Outcome, again: Outcome | None) -> Outcome:
+    """The second try where it settled the matter, at the price of both."""
+    if again is None:
+        return first
+    forwards = first.record.forwards + again.record.forwards - 1
+    backwards = first.record.backwards + again.record.backwards
+    chosen = again if again.record.status == "fooled" else first
+    return chosen._replace(record=replace(chosen.record, forwards=forwards, backwards=backwards))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    known = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(phrase in text for phrase in known)

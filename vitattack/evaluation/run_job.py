@@ -1,0 +1,162 @@
+"""One job from start to stored result: batches in order, crafted, judged, written; nothing kept in memory but records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from vitattack.attacks.auto.report import auto_doubts
+from vitattack.attacks.base import Attack, Calibration, learned, learns, recall
+from vitattack.attacks.stages import square_helps
+from vitattack.core.rng import SampleRng
+from vitattack.data import DataSet
+from vitattack.evaluation.crafting import Batches, read_batch, together
+from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
+from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.second_pass import history, run_again
+from vitattack.models.passes import counting
+from vitattack.models.victim import Victim, digest
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.result import Result
+from vitattack.records.store import Sink, dump, finished, read_json, write_atomically
+from vitattack.threats.lp import Threat
+
+
+@contextmanager
+def numerics(threads: int) -> Iterator[None]:
+    """A stated number of threads and true float32, restored afterwards."""
+    before = torch.get_num_threads()
+    tf32 = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool = True) -> Result | None:
+    """The result of a finished job, from the store alone; without `again` of one that has a first pass alone."""
+    content = finished(root, job)
+    if content is None:
+        return None
+    folder = root / job.folder
+    past = history(folder / "samples.jsonl", attack if again else None, job, list(data.cut(together(attack, job))))
+    if len(past.records) != len(data) or past.again is not None:
+        return None
+    learned = read_json(folder / "learned.json")
+    return Result(
+        job, past.records, content["seconds"], tuple(content["doubts"]), content["provenance"], folder, learned
+    )
+
+
+def run(
+    victim: Victim,
+    attack: Attack,
+    job: Job,
+    threat: Threat,
+    data: DataSet,
+    calibration: Calibration,
+    out: Path,
+    *,
+    shard: tuple[int, int] = (0, 1),
+    fresh: bool = False,
+    watch: Watch = lambda records, total: None,
+    again: Callable[[str], Watch] = lambda name: lambda records, total: None,
+    expected_clean: Any = None,
+    model_record: dict[str, Any] | None = None,
+) -> Result | None:
+    """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
+    device = victim.mean.device
+    with Sink(out, job, list(data.cut(together(attack, job))), shard, fresh=fresh) as sink:
+        watch(sink.records, sink.total)
+        if sink.todo or not learns(attack):  # what it says of itself may hang on the victim
+            attack = prepared(attack, victim, calibration, job, sink)
+        buffers = digest(victim, parameters=False)
+        batches = Batches(victim, attack, job, threat)
+        for number, rows in enumerate(sink.todo):
+            began = time.perf_counter()
+            x, y, nudged = read_batch(data, rows, victim, device)
+            doubts = first_look(victim, x[:8]) if number == 0 else []
+            backoffs = batches.pieces.backoffs
+            records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
+            sink.write(records)
+            seconds = time.perf_counter() - began
+            sink.note(
+                {
+                    "n": len(rows),
+                    "seconds": seconds,
+                    "backoffs": batches.pieces.backoffs - backoffs,
+                    "nudged": nudged,
+                    "doubts": doubts,
+                }
+            )
+            watch(records, sink.total)
+        everything = run_again(victim, attack, job, threat, data, sink, again) if sink.merge() else None
+        note_leaks(victim, buffers, sink)
+        if everything is None:
+            return None
+        return finish(sink, everything, job, device, attack.doubts(), expected_clean, model_record, data.protocol)
+
+
+def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
+    """A doubt if the buffers no longer hash to what they did before the run."""
+    if digest(victim, parameters=False) != buffers:
+        sink.note({"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]})
+
+
+def finish(
+    sink: Sink,
+    everything: list[SampleRecord],
+    job: Job,
+    device: torch.device,
+    of_attack: Sequence[str],
+    expected_clean: Any = None,
+    model_record: dict[str, Any] | None = None,
+    protocol: Mapping[str, Any] = MappingProxyType({}),
+) -> Result:
+    """The stored result of a job that has run."""
+    events = sink.events()
+    told = [*of_attack, *square_helps(job.attack, everything), *auto_doubts(job, everything)]
+    told += unconfirmed(model_record or {})
+    found = Doubts(everything, events, told, expected_clean).all()
+    found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
+    seconds = sum(event.get("seconds", 0.0) for event in events)
+    made_with = provenance(device, job, protocol)
+    result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())
+    content = {
+        "schema": 1,
+        "key": job.key,
+        "job": asdict(job),
+        **result.json(),
+        "lines": sink.path.read_bytes().count(b"\n"),
+        "model": model_record or {},
+        "provenance": result.provenance,
+    }
+    write_atomically(sink.folder / "result.json", dump(content))
+    return result
+
+
+def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job, sink: Sink) -> Attack:
+    """The attack with what it learns from other images: learned once, stored, and recalled ever after."""
+    content = sink.learned()
+    if content is not None:
+        return recall(attack, victim, content["learned"])
+    began = time.perf_counter()
+    with counting(victim) as passes:
+        attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
+    if learned(attack) is not None:
+        seconds = time.perf_counter() - began
+        cost = {"forwards": passes.forwards, "backwards": passes.backwards, "seconds": seconds}
+        sink.keep_learned({"schema": 1, "attack": job.attack, "learned": learned(attack), **cost})
+        sink.note({"seconds": seconds})
+    return attack

@@ -1,0 +1,341 @@
+"""Candidates crafted once per source and judged on every target; stored batch by batch, like any run.
+
+The run of a source on itself is the ordinary white-box job, with the same key, folder and bytes as `eval` gives it. A
+cell for another target has a folder of its own. Candidates are not stored: where a batch is missing in some cell it is
+crafted again, and comes out the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks import attack_text as spec
+from vitattack.attacks.base import Attack, Crafted, learns, sources
+from vitattack.attacks.black_box.transfer import carried, hurried
+from vitattack.attacks.catalogue import ATTACKS
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.data import DataSet
+from vitattack.evaluation import evaluate as api
+from vitattack.evaluation.crafting import Batches, Pieces, read_batch, together
+from vitattack.evaluation.doubts import first_look
+from vitattack.evaluation.evaluate import Reporter
+from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.run_job import finish, note_leaks, numerics, prepared, stored
+from vitattack.evaluation.second_pass import run_again
+from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
+from vitattack.evaluation.transfer.victims import Contestant, Model, assemble, at_size, check_names, key_of, size_doubts
+from vitattack.models.victim import Victim, digest
+from vitattack.models.weights.state_dict import SUFFIXES
+from vitattack.models.zoo import load as zoo
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.result import Result
+from vitattack.records.store import Sink
+from vitattack.text.syntax import short
+from vitattack.threats.lp import LpBall, Threat, parse_many
+
+# Every image makes all steps: candidates that stop at the first success on the source transfer badly.
+DEFAULT_ATTACK = "pgd(preset=s003, stop=never)"
+
+
+def transfer(
+    models: Sequence[Model],
+    to: Sequence[Model] = (),
+    attack: str = DEFAULT_ATTACK,
+    *,
+    threat: str | Threat = api.DEFAULT_THREAT,
+    data: str | tuple[Tensor, Tensor] | DataSet = api.DEFAULT_DATA,
+    limit: int | None = None,
+    calibration: str | tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    threads: int | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
+    options: zoo.FileOptions = zoo.FileOptions(),
+    data_dir: str | Path | None = None,
+    transform: str | None = None,
+    reporter: Reporter | None = None,
+) -> Matrix:
+    """Crafts on each of `models` with the true labels and judges the candidates on each of `to` (default: the same).
+
+    All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
+    clean error stays an error. With `out` a second call goes on where the first one stopped.
+    """
+    budgets = parse_many(threat) if isinstance(threat, str) else (threat,)
+    if len(budgets) > 1:
+        raise UsageError("candidates are carried under one budget at a time: give one --threat")
+    ball = budgets[0]
+    if not isinstance(ball, LpBall):
+        raise UsageError(f"transfer carries changes of pixels, not {ball.kind} ones: use --threat linf:1/255 or l2:0.5")
+    text = spec.canonical(attack)
+    built = spec.build(text, ball)
+    if sources(built):
+        raise UsageError(f"{short(text)} names its source itself: give this command the attack alone, such as pgd")
+    if calibration is not None and not learns(built):
+        raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
+    threads = api.usable_cores() if threads is None else threads
+    api.check_numbers(seed, batch_size, threads, (0, 1))
+    api.check_transform(data, transform)
+    check_names(models, to)
+    folder = Path(data_dir) if data_dir is not None else None
+
+    with numerics(threads), api.open_store(out) as root:
+        place = api.resolve_device(device, next((m for m in [*models, *to] if isinstance(m, nn.Module)), None))
+        everyone, base = assemble([*models, *to], place, options, data, limit, folder, transform)
+        rows = [everyone[key_of(model)] for model in models]
+        columns = [everyone[key_of(model)] for model in to] or rows
+        other = api.calibration_images(calibration, base, folder, api.wish(transform)) if learns(built) else None
+        taught_by = f"{other.text} {other.digest()}" if other else ""
+        cells: list[Cell] = []
+        white_box: dict[str, Result] = {}
+        for number, source in enumerate(rows):
+            job = Job(
+                model=source.name,
+                attack=text,
+                threat=str(ball),
+                data=source.data.text,
+                weights=source.weights,
+                pixels=source.pixels,
+                calibration=taught_by,
+                seed=seed,
+                batch_size=batch_size,
+                threads=threads,
+                device=place.type,
+            )
+            row = Row(source, columns, job, built, ball, other, base, root, place)
+            found = row.run(reporter or Reporter(), number, len(rows), fresh=fresh)
+            if out is None:
+                found = {name: replace(result, folder=None) for name, result in found.items()}
+            white_box[source.name] = found[source.name]
+            cells += [Cell(source.name, t.name, found[t.name], source.size != t.size) for t in columns]
+        return Matrix(
+            sources=tuple(source.name for source in rows),
+            targets=tuple(target.name for target in columns),
+            cells=tuple(cells),
+            white_box=white_box,
+            data=base.text,
+            notes=(*hurried(built), *size_doubts(list(everyone.values()), ball)),
+            provenance={
+                **white_box[rows[0].name].provenance,
+                "weights_sha256": {model.name: model.weights for model in everyone.values()},
+                "data_sha256": base.digest(),
+            },
+            folder=Path(out) if out is not None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One source and its targets."""
+
+    source: Contestant
+    targets: Sequence[Contestant]
+    job: Job  # of the source on itself
+    attack: Attack
+    ball: LpBall
+    calibration: DataSet | None
+    base: DataSet
+    root: Path
+    place: torch.device
+
+    def run(self, reporter: Reporter, number: int, count: int, *, fresh: bool) -> dict[str, Result]:
+        """The result on every target and on the source itself, by name."""
+        models = {model.name: model for model in (self.source, *self.targets)}
+        jobs = {name: self._job(model) for name, model in models.items()}
+        kept = {} if fresh else {name: self._stored(model, jobs[name]) for name, model in models.items()}
+        results = {name: result for name, result in kept.items() if result is not None}
+        shown = replace(self.job, attack=f"{self.job.attack} on {self.source.name}")
+        if len(results) == len(jobs):
+            reporter.done(replace(results[self.source.name], job=shown), True)
+            return results
+        with ExitStack() as stack:
+            cut = list(self.base.cut(together(self.attack, self.job)))
+            sinks = {name: stack.enter_context(Sink(self.root, job, cut, fresh=fresh)) for name, job in jobs.items()}
+            attack = self._fill(models, sinks, cut, reporter.job(shown, number, count))
+            for name, job in jobs.items():
+                if name not in results:
+                    results[name] = self._finish(models[name], job, sinks, attack, partial(reporter.again, shown))
+        reporter.done(replace(results[self.source.name], job=shown), False)
+        return results
+
+    def _stored(self, model: Contestant, job: Job) -> Result | None:
+        """Later passes over survivors are of the white-box job alone: what they craft is shown to nobody else."""
+        return stored(self.root, job, model.data, self.attack, again=model is self.source)
+
+    def _job(self, target: Contestant) -> Job:
+        """The white-box job, or that of a cell: never the one of `eval` with transfer(...), which crafts per target."""
+        if target is self.source:
+            return self.job
+        return replace(
+            self.job,
+            model=target.name,
+            attack=f"transfer({self.source.name!r}, {self.job.attack})",
+            data=target.data.text,
+            weights=f"{target.weights} on all images crafted with {self.job.weights}",
+            pixels=f"{target.pixels} {self.job.pixels}",
+        )
+
+    def _fill(
+        self, models: dict[str, Contestant], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: Watch
+    ) -> Attack:
+        """Crafts and judges the batches that are missing in some cell; gives the attack that did it."""
+        done = {name: len(cut) - len(sink.todo) for name, sink in sinks.items()}
+        first = min(done.values())
+        own = sinks[self.source.name]
+        watch(own.records[: sum(map(len, cut[:first]))], own.total)
+        if first == len(cut):
+            return self.attack
+        attack = prepared(self.attack, self.source.victim, self._calibration, self.job, own)
+        batches = Batches(self.source.victim, attack, self.job, self.ball)
+        pieces = {name: Pieces(self.job.batch_size) for name in models} | {self.source.name: batches.pieces}
+        buffers = {name: digest(model.victim, parameters=False) for name, model in models.items()}
+        for number, rows in enumerate(cut[first:], start=first):
+            backoffs = {name: part.backoffs for name, part in pieces.items()}
+            began = time.perf_counter()
+            seen, y, _ = read_batch(self.source.data, rows, self.source.victim, self.place)
+            records, x_adv, evidence = craft(batches, rows, seen, y)
+            for name in (name for name in sinks if number >= done[name]):
+                target = models[name]
+                x, _, nudged = read_batch(target.data, rows, target.victim, self.place)
+                found = records
+                if target is not self.source:
+                    found = _judged(target.victim, self.ball, rows, x, y, seen, x_adv, evidence, pieces[name])
+                doubts = first_look(target.victim, x[:8]) if number == done[name] else []
+                sinks[name].write(found)
+                sinks[name].note(
+                    {
+                        "n": len(rows),
+                        "seconds": time.perf_counter() - began,
+                        "backoffs": pieces[name].backoffs - backoffs[name],
+                        "nudged": nudged,
+                        "doubts": doubts,
+                        "crafted": [number, _pixels_digest(x_adv)],
+                    }
+                )
+                began = time.perf_counter()
+            watch(records, own.total)
+        for name, model in models.items():
+            note_leaks(model.victim, buffers[name], sinks[name])
+        return attack
+
+    def _calibration(self) -> tuple[Tensor, Tensor]:
+        if self.calibration is None:
+            return torch.empty(0), torch.empty(0)
+        images = at_size(self.calibration, self.source.size)
+        return read_batch(images, images.rows, self.source.victim, self.place)[:2]
+
+    def _finish(
+        self, model: Contestant, job: Job, sinks: dict[str, Sink], attack: Attack, again: Callable[[str], Watch]
+    ) -> Result:
+        sink, own = sinks[model.name], sinks[self.source.name]
+        doubts = [*attack.doubts()]
+        mine, theirs = _crafted(sink), _crafted(own)
+        if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
+            doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
+        expected = None if model.rescaled else api.expected_clean(model.loaded, model.data)
+        records = sink.records
+        if model is self.source:
+            records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)
+        return finish(sink, records, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
+
+
+def craft(
+    batches: Batches, rows: Sequence[int], x: Tensor, y: Tensor
+) -> tuple[list[SampleRecord], Tensor, dict[str, Tensor]]:
+    """The white-box records of a batch, candidates for all of its rows, and what the cells keep of the crafting.
+
+    Images the source gets wrong are attacked in a call of their own, so that the others are crafted by the very
+    computation that `evaluate` does.
+    """
+    outcomes = batches.outcomes(rows, x, y)
+    records = [outcome.record for outcome in outcomes]
+    x_adv = torch.stack([outcome.x_adv for outcome in outcomes])
+    forwards = [record.forwards for record in records]
+    backwards = [record.backwards for record in records]
+    right = torch.tensor([record.clean == record.label for record in records], device=x.device)
+    wrong = (~right).nonzero().flatten()
+    rng = SampleRng(batches.job.seed, tuple(rows))
+
+    def regardless(part: slice) -> list[tuple[Tensor, int, int]]:
+        at = wrong[part]
+        crafted, spent = batches.crafted(x[at], y[at], rng[at])
+        return list(zip(crafted.x_adv, spent["forwards"].tolist(), spent["backwards"].tolist(), strict=True))
+
+    if len(wrong):
+        for at, (candidate, one, two) in zip(wrong.tolist(), batches.pieces(regardless, 0, len(wrong)), strict=True):
+            x_adv[at] = candidate
+            forwards[at] += one
+            backwards[at] += two
+    fooled = [record.status == "fooled" for record in records]
+    evidence = {
+        "source_right": right,
+        "source_fooled": torch.tensor(fooled, device=x.device),
+        "source_forwards": torch.tensor(forwards, device=x.device),
+        "source_backwards": torch.tensor(backwards, device=x.device),
+    }
+    return records, x_adv, evidence
+
+
+def _judged(
+    victim: Victim,
+    ball: LpBall,
+    rows: Sequence[int],
+    x: Tensor,
+    y: Tensor,
+    seen: Tensor,
+    x_adv: Tensor,
+    evidence: dict[str, Tensor],
+    pieces: Pieces,
+) -> list[SampleRecord]:
+    """What candidates crafted around `seen` do to a target that sees the images as `x`."""
+    candidates = carried(ball, x, seen, x_adv)
+    evidence = {**evidence, "resized": torch.full_like(y, int(seen.shape != x.shape))}
+
+    def work(part: slice) -> list[SampleRecord]:
+        clean = clean_predictions(victim, x[part])
+        attacked = clean == y[part]
+        mine = Crafted(candidates[part][attacked], {name: row[part][attacked] for name, row in evidence.items()})
+        others = {name: row[part][~attacked] for name, row in evidence.items()}
+        nothing = torch.zeros_like(y[part][attacked])
+        return judge(victim, ball, rows[part], x[part], y[part], clean, mine, nothing, nothing, others)
+
+    return pieces(work, 0, len(rows))
+
+
+def _pixels_digest(x: Tensor) -> str:
+    return hashlib.sha256(x.cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def _crafted(sink: Sink) -> dict[int, str]:
+    """Digests of the candidates by number of the batch, as noted beside the records."""
+    notes = [event["crafted"] for event in sink.events() if "crafted" in event]
+    return {int(number): str(found) for number, found in notes}
+
+
+def with_attack(models: Sequence[str], to: Sequence[str], attack: str | None) -> tuple[list[str], list[str], str]:
+    """Sources, targets and the attack of a command line, where the attack may stand last among either."""
+    lists = list(models), list(to)
+    named = [attack] if attack else []
+    for words in lists:
+        while words and _is_attack(words[-1]):
+            named.append(words.pop())
+    if len(named) > 1:
+        raise UsageError("one attack is crafted at a time: name one, or worst(...) of several")
+    return *lists, named[0] if named else DEFAULT_ATTACK
+
+
+def _is_attack(word: str) -> bool:
+    """No name of a model has a bracket, though a file's may; a bare name is an attack if it is registered as one."""
+    return ("(" in word and not word.endswith(SUFFIXES)) or word.partition("+")[0].strip() in ATTACKS

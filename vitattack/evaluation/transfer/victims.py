@@ -1,0 +1,160 @@
+"""The models of a transfer study, loaded once, each with the same images at its own input size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.attacks.black_box.transfer import resized
+from vitattack.core.errors import UsageError
+from vitattack.data import DataSet, asked
+from vitattack.data.formats.row_sources import Source
+from vitattack.data.transform import Preprocessing
+from vitattack.evaluation import evaluate as api
+from vitattack.models.victim import Victim, digest, wrap
+from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.entries import entries
+from vitattack.threats.lp import LpBall
+
+Model = str | nn.Module
+
+
+class _Resized:
+    """The images of another source at a model's own size."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self.num_classes = source.num_classes
+        self._source, self._size = source, size
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        x, y = self._source.read(rows)
+        return resized(x, self._size), y
+
+    def digest(self, rows: Sequence[int]) -> str:
+        return hashlib.sha256(f"{self._source.digest(rows)}|{self._size} px".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A victim with the images at its size, and what both hash to."""
+
+    loaded: zoo.Loaded
+    data: DataSet
+    weights: str
+    pixels: str
+
+    @property
+    def victim(self) -> Victim:
+        return self.loaded.victim
+
+    @property
+    def name(self) -> str:
+        return self.victim.name
+
+    @property
+    def size(self) -> int:
+        return self.victim.input_size
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether the images had another size."""
+        return isinstance(self.data.source, _Resized)
+
+
+def assemble(
+    models: Sequence[Model],
+    place: torch.device,
+    options: zoo.FileOptions,
+    data: str | tuple[Tensor, Tensor] | DataSet,
+    limit: int | None,
+    data_dir: Path | None,
+    transform: str | None,
+) -> tuple[dict[str | int, Contestant], DataSet]:
+    """Every model loaded once, with the images at its size, and the images as they were found."""
+    texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
+    entered = entries()
+    files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
+    trust = zoo.FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
+    if not files and options != trust:
+        raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
+    loaded: dict[str | int, zoo.Loaded] = {
+        text: zoo.load(text, place, options if text in files else trust if text in entered else zoo.FileOptions())
+        for text in texts
+    }
+    known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
+    largest = max((victim.input_size for victim in known), default=None)
+    base = api.open_data(data, limit, data_dir, Preprocessing(transform, _common_transform(known), largest))
+    image, _ = base.read(base.rows[:1])
+    for model in models:
+        if not isinstance(model, str) and id(model) not in loaded:
+            loaded[id(model)] = zoo.Loaded(wrap(model, image.to(place)).to(place), None, {"source": "module"})
+    loaded = {key: replace(one, victim=asked(one.victim, base.classes)) for key, one in loaded.items()}
+    _check_classes([one.victim for one in loaded.values()], base)
+    found: dict[str | int, Contestant] = {}
+    for key, one in loaded.items():
+        if any(one.victim.name == other.name for other in found.values()):
+            raise UsageError(f"two models are called '{one.victim.name}': give their victims names of their own")
+        images = at_size(base, one.victim.input_size)
+        found[key] = Contestant(one, images, digest(one.victim), images.digest())
+    return found, base
+
+
+def _common_transform(victims: Sequence[Victim]) -> str:
+    """What all models would do to an image file; where they differ, the whole image at the largest of their sizes."""
+    kinds = {(victim.transform, victim.input_size) for victim in victims}
+    if len(kinds) < 2:
+        return next((transform for transform, _ in kinds), "none")
+    largest = max(size for _, size in kinds)
+    return f"resize{largest}x{largest}"
+
+
+def at_size(data: DataSet, size: int) -> DataSet:
+    image, _ = data.read(data.rows[:1])
+    if image.shape[-2:] == (size, size):
+        return data
+    return replace(data, text=f"{data.text} at {size} px", source=_Resized(data.source, size))
+
+
+def check_names(models: Sequence[Model], to: Sequence[Model]) -> None:
+    if not models:
+        raise UsageError("no source is named: write vitattack transfer tiny-vit tiny-vit-standard pgd")
+    for several in (models, to):
+        keys = [key_of(model) for model in several]
+        for model, key in zip(several, keys, strict=True):
+            if keys.count(key) > 1:
+                name = model if isinstance(model, str) else getattr(model, "name", type(model).__name__)
+                raise UsageError(f"'{name}' is named twice: name each model once")
+
+
+def _check_classes(victims: Sequence[Victim], data: DataSet) -> None:
+    first = victims[0]
+    for victim in victims[1:]:
+        if victim.num_classes != first.num_classes:
+            raise UsageError(
+                f"'{first.name}' has {first.num_classes} classes, '{victim.name}' has {victim.num_classes}: "
+                "choose models trained for the same ones"
+            )
+    if data.num_classes is not None and data.num_classes != first.num_classes:
+        raise UsageError(
+            f"'{first.name}' has {first.num_classes} classes, '{data.text}' has {data.num_classes}: "
+            "choose data the models were trained for"
+        )
+
+
+def size_doubts(models: Sequence[Contestant], ball: LpBall) -> list[str]:
+    found = [f"images are resized to {model.size} px for {model.name}" for model in models if model.rescaled]
+    if ball.norm == "l2" and len({model.size for model in models}) > 1:
+        found.append("input sizes differ, and an l2 budget allows another change per pixel at another size")
+    return found
+
+
+def key_of(model: Model) -> str | int:
+    return model if isinstance(model, str) else id(model)

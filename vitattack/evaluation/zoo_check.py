@@ -1,0 +1,104 @@
+"""A first look at a model of the zoo: the file's hash, the strict load, and its clean accuracy on a few images."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitattack.core import files as home
+from vitattack.data import asked
+from vitattack.data.catalogue import CATALOGUE
+from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.evaluate import open_data, reported_clean, resolve_device, usable_cores, wish
+from vitattack.evaluation.run_job import numerics
+from vitattack.models.victim import frozen
+from vitattack.models.weights import cache, fetch
+from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.entries import Entry, named, weights_to_fetch
+from vitattack.records import stats
+
+AT_HAND = {"cifar10": "cifar10-demo"}  # images that ship with the package, by the data set they are of
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found; `fits` is None where there are no images, or no number to compare with."""
+
+    model: str
+    file: str
+    sha256: str
+    hash_from: str
+    parameters: int
+    data: str | None
+    clean: stats.Accuracy | None
+    reported: stats.Accuracy | None
+    fits: bool | None
+
+    def json(self) -> dict[str, Any]:
+        found = asdict(self)
+        for name in ("clean", "reported"):
+            accuracy: stats.Accuracy | None = getattr(self, name)
+            found[name] = accuracy and accuracy._asdict()
+        return {"schema": 1, **found}
+
+
+def look(
+    name: str,
+    *,
+    data: str | None = None,
+    limit: int = 200,
+    data_dir: str | Path | None = None,
+    batch_size: int = 64,
+    device: str = "auto",
+    threads: int | None = None,
+    unsafe_pickle: bool = False,
+) -> Look:
+    """Whether the weights of an entry are those it means, as far as a hash and a few images can tell."""
+    entry = named(name)
+    weights = weights_to_fetch(entry)
+    path = fetch.pull(weights, name=name, unsafe=unsafe_pickle)
+    wanted, who = cache.expected(weights, name)
+    place = resolve_device(device, name)
+    with numerics(usable_cores() if threads is None else threads):
+        loaded = zoo.load(name, place, zoo.FileOptions(unsafe_pickle=unsafe_pickle))
+        folder = Path(data_dir) if data_dir else None
+        text = data or _at_hand(entry, folder)
+        if text is not None and not text.endswith("]"):
+            text = f"{text}[random:{limit}:0]"  # the first images of a folder are of one class
+        clean = None if text is None else _clean(loaded, text, folder, batch_size, place)
+    reported = reported_clean(entry)
+    return Look(
+        model=name,
+        file=str(path),
+        sha256=wanted or home.file_sha256(path),
+        hash_from=who,
+        parameters=sum(p.numel() for p in loaded.victim.parameters()),
+        data=text,
+        clean=clean,
+        reported=reported,
+        fits=None if clean is None or reported is None else not stats.differ(clean, reported),
+    )
+
+
+def _at_hand(entry: Entry, data_dir: Path | None) -> str | None:
+    """A text for images of the entry's data set that need not be fetched."""
+    if entry.dataset in AT_HAND:
+        return AT_HAND[entry.dataset]
+    known = CATALOGUE.get(entry.dataset)
+    return entry.dataset if known is not None and known.here(data_dir) else None
+
+
+def _clean(
+    loaded: zoo.Loaded, text: str, data_dir: Path | None, batch_size: int, place: torch.device
+) -> stats.Accuracy:
+    samples = open_data(text, None, data_dir, wish(None, loaded.victim))
+    victim = asked(loaded.victim, samples.classes)
+    correct = 0
+    with frozen(victim), torch.no_grad():
+        for start in range(0, len(samples.rows), batch_size):
+            x, y, _ = read_batch(samples, samples.rows[start : start + batch_size], victim, place)
+            correct += int((victim(x).argmax(1) == y).sum())
+    return stats.share(correct, len(samples.rows))

@@ -1,0 +1,71 @@
+"""What the blocks of a model give out, and how far two models are apart in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.models.attention.map import AttentionMap
+
+Tap = Literal["block", "attention", "cls"]
+
+
+def taps(layers: AttentionMap, tap: Tap) -> list[str]:
+    """Names of the modules whose output is compared: the blocks around the attention layers, or the layers."""
+    names = [layer.name if tap == "attention" else layer.block for layer in layers.layers]
+    return list(dict.fromkeys(names))
+
+
+def block_features(
+    victim: nn.Module, names: Sequence[str], tap: Tap, forward: Callable[[], Tensor]
+) -> tuple[list[Tensor], Tensor]:
+    """Outputs of the named modules during one forward, and the logits; gradients flow if the caller lets them."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            found[name] = output if isinstance(output, Tensor) else output[0]
+
+        return hook
+
+    modules = dict(victim.named_modules())
+    handles = [modules[name].register_forward_hook(keep(name)) for name in names]
+    try:
+        logits = forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [_select(found[name], tap) for name in names], logits
+
+
+def _select(feature: Tensor, tap: Tap) -> Tensor:
+    return feature[:, :1] if tap == "cls" else feature
+
+
+def unit(one: Tensor, two: Tensor) -> Tensor:
+    """(B,) distance of features normalised per token over channels, as in learned perceptual metrics."""
+    a, b = (_tokens(feature) for feature in (one, two))
+    a, b = (f / (f.norm(dim=-1, keepdim=True) + 1e-10) / f.shape[1] ** 0.5 for f in (a, b))
+    return _norm(a - b)
+
+
+def eq3(one: Tensor, two: Tensor) -> Tensor:
+    """(B,) Eq. 3 of the AAS paper: the difference over the product of the norms, all per image."""
+    return _norm(one - two) / (_norm(one) * _norm(two)).clamp_min(1e-30)
+
+
+def _norm(feature: Tensor) -> Tensor:
+    """An l2 norm per image with a gradient of zero, not NaN, where it is zero."""
+    squares = feature.flatten(1).square().sum(1)
+    positive = squares > 0
+    return torch.where(positive, squares.where(positive, torch.ones_like(squares)).sqrt(), torch.zeros_like(squares))
+
+
+def _tokens(feature: Tensor) -> Tensor:
+    """(B, tokens, channels), whether channels come last (ViT, Swin) or second (convolutional stages)."""
+    if feature.dim() == 4 and feature.shape[2] == feature.shape[3] != feature.shape[1]:
+        return feature.flatten(2).transpose(1, 2)
+    return feature.flatten(1, -2) if feature.dim() > 2 else feature[:, None]

@@ -1,0 +1,164 @@
+"""Files of the Hugging Face hub, through its own client and in its own cache; timm's weights are files of the hub."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from vitattack.core import files as home
+from vitattack.core import progress as watch
+from vitattack.core.errors import UsageError, first_line
+from vitattack.core.files import printable
+from vitattack.core.registry import did_you_mean
+from vitattack.models.weights.sources import Source, parse
+
+
+class Absent(UsageError):
+    """It is not on this machine, and nobody was to be asked."""
+
+
+FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
+
+
+def resolve(source: Source) -> Source:
+    """A timm source as the hub source or the address timm itself would fetch; others as they are."""
+    if source.kind != "timm":
+        return source
+    import timm
+    from timm.models import get_pretrained_cfg, split_model_name_tag
+
+    arch, tag = split_model_name_tag(source.where)
+    if not timm.is_model(arch):
+        raise UsageError(did_you_mean("architecture", arch, timm.list_models()))
+    known = [name.partition(".")[2] for name in timm.list_pretrained(f"{arch}.*")]
+    if tag not in known:
+        raise UsageError(f"'{arch}' has no weights '{tag}': timm has {', '.join(known) or 'none'}")
+    cfg: Any = get_pretrained_cfg(source.where)
+    if cfg.hf_hub_id:
+        file = f"/{cfg.hf_hub_filename}" if cfg.hf_hub_filename else ""
+        return parse(f"hf-hub:{cfg.hf_hub_id}{file}")
+    return parse(cfg.url)
+
+
+def fetch(source: Source, *, offline: bool, revision: str | None = None) -> Path:
+    """The file a hub source names; in the hub's cache afterwards. `revision` is used where the source names none."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    repo, said, file = source.hub
+    lost = None if offline else unreachable()
+    local = offline or lost is not None
+    for candidate in (file,) if file else FILES:
+        try:
+            with _quiet():
+                return Path(
+                    hf_hub_download(repo, candidate, revision=said or revision, local_files_only=local, **_progress())
+                )
+        except LocalEntryNotFoundError as error:
+            if local and not file and candidate != FILES[-1]:
+                continue
+            if offline:
+                raise Absent("it is not in the hub's cache") from error
+            if lost:
+                raise UsageError(f"{lost} cannot be reached, and it is not in the hub's cache") from error
+            raise UsageError(f"it is not in the hub's cache and cannot be fetched ({_reason(error)})") from error
+        except EntryNotFoundError as error:
+            if file or candidate == FILES[-1]:
+                raise UsageError(f"the repository {repo} has no file {file or ' or '.join(FILES)}") from error
+        except Exception as error:  # the client and its transport each raise their own kinds
+            raise UsageError(f"the hub does not give it ({_reason(error)})") from error
+    raise AssertionError
+
+
+@contextmanager
+def offline_if_asked() -> Iterator[None]:
+    """VITATTACK_OFFLINE for those who call the hub's client themselves, as timm does."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or home.offline() is not None or unreachable() is not None
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def unreachable() -> str | None:
+    """The hub's host if its name leads nowhere: its client would go on trying for half a minute."""
+    from huggingface_hub import constants
+
+    host = urlsplit(constants.ENDPOINT).hostname
+    if getproxies():  # the proxy knows names that this machine does not
+        return None
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return host
+    return None
+
+
+def revision_of(path: Path) -> str | None:
+    """The commit a file in the hub's cache belongs to."""
+    found = re.search(r"/snapshots/([0-9a-f]{40})/", path.as_posix())
+    return found[1] if found else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The client's warnings go; what went wrong is said once, in our words."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _reason(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {first_line(error)}")
+
+
+def _progress() -> dict[str, Any]:
+    """The hub's bars are replaced by ours where its client lets us."""
+    import inspect
+
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from tqdm import tqdm
+
+    if "tqdm_class" not in inspect.signature(hf_hub_download).parameters:
+        disable_progress_bars()
+        return {}
+
+    told = watch.current()
+
+    class Told(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            settings.pop("name", None)
+            super().__init__(*args, **{**settings, "disable": True})
+            self._so_far, self._all = int(settings.get("initial") or 0), settings.get("total")
+            self._what = printable(str(settings.get("desc") or "file"), 60)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self._so_far += int(n or 0)
+            told.progress(self._what, self._so_far, int(self._all) if self._all else None)
+            return None
+
+    return {"tqdm_class": Told}
+
+
+def cached(source: Source, revision: str | None) -> bool:
+    """Whether a hub source is in the hub's cache, without asking anybody."""
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, said, file = source.hub
+    found = [try_to_load_from_cache(repo, f, revision=said or revision) for f in ((file,) if file else FILES)]
+    return any(isinstance(path, str) for path in found)

@@ -1,0 +1,231 @@
+"""A checkpoint file to plain values: looked at before it is parsed, parsed without running anything in it."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import pickle
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitattack.core import progress as watch
+from vitattack.core.errors import UsageError, first_line
+from vitattack.core.files import printable
+
+FIX = "fetch it again, or check that it is the file you mean"
+ALLOWED = (argparse.Namespace,)  # training scripts keep their arguments beside the weights
+LARGEST_PICKLE = 64 << 20  # the pickle of a checkpoint holds names and shapes, the tensors lie beside it
+SHARED = 4  # tensors may share storage, but not so often that a small file becomes a large model
+DANGEROUS = re.compile(
+    r"(os|posix|nt|subprocess|sys|shutil|socket|runpy|importlib|pty|ctypes|webbrowser|code)\b"
+    r"|(builtins|__builtin__) (eval|exec|compile|open|getattr|__import__|breakpoint)\b"
+)
+FIRST_BYTES = {
+    b"\x1f\x8b": "a gzip archive",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!": "a rar archive",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF": "an HDF5 file",
+    b"\x89PNG": "a picture",
+    b"PAR1": "a parquet file",
+    b"%PDF": "a PDF document",
+    b"version https://git-lfs": "a Git LFS pointer, not the file it points to",
+    b"{": "JSON text",
+}
+
+
+def looks_like(head: bytes) -> str:
+    """What a file is by its first bytes: `safetensors`, `zip`, `pickle`, or in words what else."""
+    text = head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script")):
+        return "a web page"
+    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40:
+        return "safetensors"
+    if head.startswith(b"PK\x03\x04"):
+        return "zip"
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "pickle"
+    if head[257:262] == b"ustar":
+        return "a tar archive, which is not unpacked"
+    for start, kind in FIRST_BYTES.items():
+        if head.startswith(start):
+            return kind
+    return "no checkpoint by its first bytes" if head else "an empty file"
+
+
+class CouldRunCode(UsageError):
+    """A pickle names more than tensors; it was not unpickled. `hostile` if it names what only an attacker would."""
+
+    def __init__(self, message: str, hostile: bool) -> None:
+        super().__init__(message)
+        self.hostile = hostile
+
+
+def parse(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[Any, Any]:
+    """What a checkpoint file holds, by its content; `unsafe` unpickles also what could run code, and says so."""
+    name = printable(name or path.name)
+    with path.open("rb") as stream:
+        kind = looks_like(stream.read(4096))
+    if kind == "safetensors" or name.endswith(".safetensors"):
+        return _safetensors(path, name, kind)
+    if kind not in ("zip", "pickle"):
+        raise UsageError(f"'{name}' is not a readable checkpoint (it is {kind}): {FIX}")
+    if kind == "zip":
+        _check_zip(path, name)
+    try:
+        content = _unpickled(path, name, kind, unsafe=False)
+    except CouldRunCode:
+        if not unsafe:
+            raise
+        named = printable(_words(strange_names(path, kind)), 300) or "things that hide their names"
+        watch.current().warn(f"--unsafe-pickle: '{name}' is unpickled without restrictions and could run code: {named}")
+        content = _unpickled(path, name, kind, unsafe=True)
+    if not isinstance(content, dict):
+        raise UsageError(f"'{name}' holds a {type(content).__name__}, not named tensors: save model.state_dict()")
+    _check_sizes(content, path, name)
+    return content
+
+
+def _safetensors(path: Path, name: str, kind: str) -> dict[Any, Any]:
+    try:
+        if kind != "safetensors":
+            raise ValueError(f"it is {'a torch file' if kind in ('zip', 'pickle') else kind}")
+        with path.open("rb") as stream:
+            if int.from_bytes(stream.read(8), "little") > path.stat().st_size - 8:
+                raise ValueError("its header is longer than the file")
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
+        reason = printable(str(error) or type(error).__name__)
+        raise UsageError(f"'{name}' is not a readable safetensors file ({reason}): {FIX}") from error
+
+
+def _check_zip(path: Path, name: str) -> None:
+    """torch stores its records as they are; what would grow on reading was not written by it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise UsageError(f"'{name}' is not a readable checkpoint ({printable(str(error))}): {FIX}") from error
+    if not any(m.filename.endswith("/data.pkl") for m in members):
+        raise UsageError(f"'{name}' is a zip archive without a checkpoint in it: unpack it and name the file inside")
+    if any(m.filename.endswith("/constants.pkl") for m in members):
+        raise UsageError(f"'{name}' is a TorchScript program, not weights: save model.state_dict()")
+    size = path.stat().st_size
+    unpacked = sum(m.file_size for m in members)
+    if unpacked > size or any(m.compress_type != zipfile.ZIP_STORED for m in members):
+        raise UsageError(
+            f"'{name}' is compressed, {size:,} bytes that would grow to {unpacked:,}, and torch never compresses: "
+            "it is refused"
+        )
+    if any(m.filename.endswith("/data.pkl") and m.file_size > LARGEST_PICKLE for m in members):
+        raise UsageError(f"'{name}' holds a pickle of more than {LARGEST_PICKLE >> 20} MB: save model.state_dict()")
+
+
+def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
+    try:
+        with warnings.catch_warnings(), _exactly(ALLOWED):
+            warnings.simplefilter("ignore")  # torch muses about pickle protocols before it refuses them
+            # Mapped, a record cannot be read beyond its end, whatever the pickle says about its length.
+            return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=kind == "zip")
+    except pickle.UnpicklingError as error:
+        raise _refusal(path, name, kind) from error
+    except Exception as error:  # torch's parser fails on broken files in a dozen ways
+        reason = printable(first_line(error) or type(error).__name__)
+        raise UsageError(f"'{name}' is not a readable checkpoint ({reason}): {FIX}") from error
+
+
+@contextmanager
+def _exactly(classes: tuple[type, ...]) -> Iterator[None]:
+    """torch's list of classes a checkpoint may name, without what other libraries put there."""
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(list(classes))
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def _refusal(path: Path, name: str, kind: str) -> CouldRunCode:
+    found = strange_names(path, kind)
+    calls = [text for text in found if DANGEROUS.match(text)]
+    if calls:
+        what = printable(_words(calls))
+        return CouldRunCode(f"'{name}' would run code when unpickled ({what}): it is refused, do not load it", True)
+    what = f" ({printable(_words(found))})" if found else ""
+    return CouldRunCode(
+        f"'{name}' holds Python objects besides tensors{what}, which could run code: re-save model.state_dict() alone, "
+        "best as safetensors; --unsafe-pickle loads it if you trust whoever made it",
+        False,
+    )
+
+
+def _words(named: list[str]) -> str:
+    return ", ".join(text.replace(" ", ".") for text in named)
+
+
+def strange_names(path: Path, kind: str) -> list[str]:
+    """The things from outside torch and the allowed classes that a pickle names, as "module name"; nothing is run."""
+    allowed = {f"{c.__module__} {c.__qualname__}" for c in ALLOWED} | {"collections OrderedDict"}
+    try:
+        if kind == "zip":
+            with zipfile.ZipFile(path) as archive:
+                record = next(m for m in archive.infolist() if m.filename.endswith("/data.pkl"))
+                found = _named(io.BytesIO(archive.read(record)))
+        else:
+            with path.open("rb") as stream:
+                found = [text for _ in range(4) for text in _named(stream)]  # magic, version, system, content
+    except Exception:  # noqa: BLE001  # a broken pickle names what it names
+        found = []
+    return sorted({t for t in found if t not in allowed and not t.startswith(("torch ", "torch.", "_codecs "))})
+
+
+def _named(stream: BinaryIO) -> list[str]:
+    found: list[str] = []
+    texts: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name in ("GLOBAL", "INST"):
+                found.append(str(argument))
+            elif opcode.name == "STACK_GLOBAL":
+                found.append(" ".join(texts[-2:]))
+            elif isinstance(argument, str):
+                texts.append(argument)
+    except Exception:  # noqa: BLE001  # what was read up to the break counts
+        return found
+    return found
+
+
+def _check_sizes(content: dict[Any, Any], path: Path, name: str) -> None:
+    """A few bytes can claim to be a large tensor by strides of zero; that is seen before anything copies it."""
+    total, largest = 0, SHARED * path.stat().st_size
+    for key, tensor in _tensors(content, depth=3):
+        try:
+            needed, held = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
+        except (RuntimeError, NotImplementedError):  # sparse and other special forms are refused by their layout
+            continue
+        total += needed
+        if needed > held or total > largest:
+            raise UsageError(f"'{name}' claims more values than it holds, such as in {printable(str(key))}: {FIX}")
+
+
+def _tensors(content: dict[Any, Any], depth: int) -> Iterator[tuple[Any, Tensor]]:
+    for key, value in content.items():
+        if isinstance(value, Tensor):
+            yield key, value
+        elif isinstance(value, dict) and depth > 1:
+            yield from _tensors(value, depth - 1)

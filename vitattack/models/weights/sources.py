@@ -1,0 +1,224 @@
+"""Where weights come from: the words of a zoo entry, checked when it is read; nothing is fetched here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import quote, urlsplit
+
+from vitattack.core.errors import UsageError
+from vitattack.core.files import printable
+from vitattack.core.registry import did_you_mean
+
+T = TypeVar("T")
+
+GITHUB = "https://github.com"
+DRIVE = "https://drive.usercontent.google.com/download"
+FORMS = {
+    "embedded": "embedded",
+    "timm": "timm:ARCH.TAG",
+    "hf-hub": "hf-hub:OWNER/NAME[@REVISION][/FILE]",
+    "github": "github:OWNER/REPO@TAG/FILE",
+    "https": "https://HOST/PATH",
+    "gdrive": "gdrive:ID",
+    "nextcloud": "nextcloud:https://HOST/s/TOKEN[/PATH]",
+    "file": "file:PATH",
+}
+_WORD = r"[A-Za-z0-9][\w.-]*"
+_PATTERNS = {
+    "embedded": r"",
+    "timm": rf"{_WORD}\.{_WORD}",
+    "hf-hub": rf"({_WORD}/{_WORD})(?:@({_WORD}))?(?:/([\w.-]+(?:/[\w.-]+)*))?",
+    "github": rf"({_WORD}/{_WORD})@({_WORD}(?:/{_WORD})*)/([\w.+-]+)",
+    "https": r"[^\s]+",
+    "http": r"[^\s]+",
+    "gdrive": r"[\w-]{10,}",
+    "nextcloud": r"https?://[^\s?#]+/s/\w+(?:/[^\s?#]+)?",
+    "file": r".+",
+}
+SUFFIXES = (".safetensors", ".pt", ".pth", ".pth.tar")  # of checkpoint files
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place a checkpoint can be had from."""
+
+    kind: str
+    where: str
+
+    @property
+    def text(self) -> str:
+        if self.kind == "embedded":
+            return "embedded"
+        return self.where if self.kind in ("https", "http") else f"{self.kind}:{self.where}"
+
+    @property
+    def hub(self) -> tuple[str, str | None, str | None]:
+        """Repository, revision and file of a hub source."""
+        return self._groups()  # type: ignore[return-value]
+
+    @property
+    def url(self) -> str:
+        """The address of a source that is fetched by HTTP."""
+        if self.kind == "github":
+            repo, tag, asset = self._groups()
+            return f"{GITHUB}/{repo}/releases/download/{quote(tag or '', safe='/')}/{quote(asset or '')}"
+        if self.kind == "gdrive":
+            return f"{DRIVE}?id={self.where}&export=download&confirm=t"
+        if self.kind == "nextcloud":
+            share, token, path = re.fullmatch(r"(.+/s/)(\w+)(?:/(.+))?", self.where).groups()  # type: ignore[union-attr]
+            if path is None:
+                return f"{share}{token}/download"
+            folder, _, file = path.rpartition("/")
+            return f"{share}{token}/download?path={quote('/' + folder, safe='')}&files={quote(file, safe='')}"
+        return self.where
+
+    @property
+    def path(self) -> Path:
+        """The file of a local source."""
+        return Path(self.where).expanduser()
+
+    def _groups(self) -> tuple[str | None, ...]:
+        matched = re.fullmatch(_PATTERNS[self.kind], self.where)
+        assert matched is not None
+        return matched.groups()
+
+
+def parse(text: str) -> Source:
+    """The source a text names; the schemes are those of `FORMS`."""
+    kind, colon, rest = text.partition(":")
+    if kind in ("https", "http"):
+        rest = text
+    if kind not in _PATTERNS or (kind != "embedded" and not colon):
+        raise UsageError(did_you_mean("weights source", kind, FORMS))
+    if not re.fullmatch(_PATTERNS[kind], rest) or not text.isprintable():
+        raise UsageError(f"weights source {text[:100]!r} is not understood: write {FORMS.get(kind, FORMS['https'])}")
+    source = Source(kind, rest)
+    if kind in ("hf-hub", "github", "nextcloud") and ".." in rest.split("/"):
+        raise UsageError(f"weights source {text[:100]!r} climbs out of its folder: drop the ..")
+    if kind in ("https", "http", "nextcloud"):
+        safe_address(source.url)
+    return source
+
+
+def safe_address(url: str) -> str:
+    """An address that may be fetched: https, or plain http to this machine."""
+    parts = urlsplit(url)
+    if not parts.hostname or parts.scheme not in ("http", "https"):
+        raise UsageError(f"address {url[:100]!r} is not one of the web: write https://HOST/PATH")
+    if parts.username or parts.password:
+        raise UsageError("an address must hold no user and no password: drop what stands before the @")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise UsageError(f"address {url[:100]!r} is not encrypted, anybody on the way could change the file: use https")
+    return url
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where a checkpoint comes from and what it must hash to; `mirrors` is `from` in the file, tried in order."""
+
+    mirrors: tuple[str, ...]
+    file: str | None = None
+    sha256: str | None = None
+    size: int | None = None
+    weights_key: tuple[str, ...] = ()  # the first that is present wins; none: the top level
+    strip_prefix: tuple[str, ...] = ()  # applied in order
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(map(parse, self.mirrors))
+
+
+def weights_of(item: Any, where: str) -> Weights:
+    """The `weights` of a zoo entry, every word of it checked."""
+    if isinstance(item, dict):
+        item = {"mirrors" if key == "from" else key: value for key, value in item.items()}
+    values = checked(item, Weights, where, {"mirrors": "from"})
+    for name in ("mirrors", "weights_key", "strip_prefix"):
+        values[name] = _texts(values.get(name), "from" if name == "mirrors" else name, where)
+    try:
+        weights = typed(Weights(**values), "weights", {"mirrors": "from"})
+        kinds = {source.kind for source in weights.sources}
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    if not kinds:
+        raise UsageError(f"{where}: from names no source: list one, or write 'weights: null' for weights not public")
+    if weights.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", weights.sha256):
+        raise UsageError(f"{where}: sha256 must be 64 hexadecimal digits in quotes, or null")
+    if weights.size is not None and weights.size <= 0:
+        raise UsageError(f"{where}: size must be a number of bytes, or null")
+    if weights.file is not None and not re.fullmatch(_WORD, weights.file):
+        raise UsageError(f"{where}: file must be a plain file name, such as model.safetensors")
+    if "embedded" in kinds and not (weights.file and weights.sha256):
+        raise UsageError(f"{where}: embedded weights need file and sha256")
+    return weights
+
+
+def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
+    """One text or a list of them."""
+    found = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(found, tuple | list) or not all(isinstance(text, str) and text for text in found):
+        raise UsageError(f"{where}: {key} must be a text or a list of texts")
+    return tuple(found)
+
+
+def checked(item: Any, kind: type, where: str, names: dict[str, str] | None = None) -> dict[str, Any]:
+    """The keys of a mapping as the fields of a dataclass; a key that is unknown or missing is named."""
+    if not isinstance(item, dict):
+        raise UsageError(f"{where}: expected keys and values, found {type(item).__name__}")
+    known = {f.name: f for f in fields(kind)}
+    shown = names or {}
+    for key in item:
+        if key not in known:
+            raise UsageError(f"{where}: " + did_you_mean("key", str(key), _shown(known, shown)))
+    required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
+    absent = [name for name in required if name not in item]
+    if absent:
+        raise UsageError(f"{where}: {shown.get(absent[0], absent[0])} is missing")
+    return dict(item)
+
+
+def typed(made: T, where: str, names: dict[str, str] | None = None) -> T:
+    """A dataclass read from a file, if its values are of the types it declares and its texts fit for a terminal."""
+    kind: Any = type(made)
+    hints = _hints(kind)
+    for one in fields(kind):
+        value = getattr(made, one.name)
+        if not _is(value, hints[one.name]):
+            shown = (names or {}).get(one.name, one.name)
+            wanted = "printable text" if isinstance(value, str) and "str" in str(one.type) else one.type
+            raise UsageError(f"{where}: {shown} is {printable(repr(value), 40)}, where {wanted} belongs")
+    return made
+
+
+_hints = cache(get_type_hints)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    kind, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return not isinstance(value, str) or _is(value, str)
+    if kind in (Union, UnionType):
+        return any(_is(value, one) for one in inner)
+    if kind is dict:
+        return isinstance(value, dict) and all(_is(k, inner[0]) and _is(v, inner[1]) for k, v in value.items())
+    if kind in (list, tuple):
+        return isinstance(value, kind) and all(_is(one, inner[0]) for one in value)
+    if hint in (int, float):
+        return (
+            isinstance(value, int if hint is int else int | float) and not isinstance(value, bool) and isfinite(value)
+        )
+    if hint is str:
+        return isinstance(value, str) and all(c.isprintable() or c == "\n" for c in value)
+    return isinstance(value, hint)
+
+
+def _shown(known: Iterable[str], names: dict[str, str]) -> list[str]:
+    return [names.get(name, name) for name in known]

@@ -1,0 +1,114 @@
+"""Checkpoint files to tensors, and tensors into a model: hostile until parsed safely, strict always."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.core.errors import UsageError
+from vitattack.core.files import file_sha256, printable
+from vitattack.models.weights.safe_load import parse
+from vitattack.models.weights.sources import SUFFIXES as SUFFIXES
+
+Declared = str | Sequence[str] | None  # one, or several in the order they are tried or applied
+
+
+def read_state(
+    path: Path,
+    *,
+    sha256: str | None = None,
+    weights_key: Declared = None,
+    strip_prefix: Declared = None,
+    unsafe: bool = False,
+) -> dict[str, Tensor]:
+    """The named tensors of a checkpoint file. Containers and prefixes are opened only when declared."""
+    if not path.is_file():
+        raise UsageError(f"weights file '{path}' does not exist: check the path")
+    if sha256 is not None:
+        found = file_sha256(path)
+        if found != sha256:
+            raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
+    if not path.name.endswith(SUFFIXES):
+        raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
+    return strip(tensors(parse(path, unsafe=unsafe), path.name, weights_key), strip_prefix, path.name)
+
+
+def tensors(content: dict[Any, Any], name: str, weights_key: Declared = None) -> dict[str, Tensor]:
+    """The tensors of a parsed checkpoint, from its top level or from the first of the keys it has."""
+    keys = _several(weights_key)
+    if keys:
+        present = [key for key in keys if key == "." or isinstance(content.get(key), dict)]
+        if not present:
+            wanted = "' or '".join(keys)
+            raise UsageError(f"'{name}' has no '{wanted}': it holds {_some(content)}")
+        content = content if present[0] == "." else content[present[0]]
+    nested = [printable(str(key), 40) for key, value in content.items() if isinstance(value, dict)]
+    if nested and not any(isinstance(value, Tensor) for value in content.values()):
+        raise UsageError(f"'{name}' keeps its tensors under {' or '.join(nested)}: add --weights-key {nested[0]}")
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor) or not key.isprintable():
+            shown = printable(str(key))
+            raise UsageError(f"'{name}' holds '{shown}', which is no named tensor: save model.state_dict() alone")
+        if value.layout != torch.strided or value.is_complex() or value.is_quantized:
+            raise UsageError(
+                f"'{name}' holds {key} in a special form ({value.dtype}, {value.layout}): save dense tensors"
+            )
+    return dict(content)
+
+
+def _several(declared: Declared) -> tuple[str, ...]:
+    return () if declared is None else (declared,) if isinstance(declared, str) else tuple(declared)
+
+
+def strip(content: dict[str, Tensor], strip_prefix: Declared, name: str) -> dict[str, Tensor]:
+    """The tensors without the declared prefixes, each cut once where it stands, in the order given."""
+    prefixes = _several(strip_prefix)
+    state: dict[str, Tensor] = {}
+    for key, tensor in content.items():
+        for prefix in prefixes:
+            key = key.removeprefix(prefix)
+        if key in state:
+            raise UsageError(f"'{name}' has two tensors named {key} once {' and '.join(prefixes)} is cut: strip less")
+        state[key] = tensor
+    return state
+
+
+def load_strict(model: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    """Every tensor finds its place, in the right shape, and every place its tensor; or one line says what does not."""
+    own = model.state_dict()
+    missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or extra:
+        raise UsageError(f"'{name}' does not fit the architecture: {_mismatch(missing, extra)}")
+    for key, tensor in state.items():
+        if tensor.shape != own[key].shape:
+            raise UsageError(
+                f"'{name}' does not fit the architecture: {key} is {tuple(tensor.shape)} in the file and "
+                f"{tuple(own[key].shape)} in the model: give --arch-kwargs (such as num_classes, img_size)"
+            )
+        if not torch.isfinite(tensor).all():
+            raise UsageError(f"'{name}' holds NaN or infinite values in {key}: the checkpoint is broken")
+    model.load_state_dict(state, strict=True)
+
+
+def _mismatch(missing: list[str], extra: list[str]) -> str:
+    prefixes = Counter(key.split(".")[0] + "." for key in extra)
+    if missing and len(extra) == len(missing) and len(prefixes) == 1:
+        (prefix,) = prefixes
+        if all(key.removeprefix(prefix) in set(missing) for key in extra):
+            return f"every name starts with '{prefix}': add --strip-prefix {prefix}"
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} missing, such as {missing[0]}")
+    if extra:
+        parts.append(f"{len(extra)} unknown, such as {extra[0]}")
+    return "; ".join(parts) + ": check --arch and --arch-kwargs"
+
+
+def _some(content: dict[str, Any]) -> str:
+    keys = sorted(printable(str(key), 40) for key in content)
+    return ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")

@@ -1,0 +1,130 @@
+"""The user's own entries: a checkpoint with what must be said about it, under a name of their choice."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from vitattack.core import files as home
+from vitattack.core.errors import UsageError
+from vitattack.data.transform import transform
+from vitattack.models.architectures.build import build
+from vitattack.models.normalise import normaliser
+from vitattack.models.weights import sources
+from vitattack.models.weights.state_dict import SUFFIXES
+from vitattack.models.zoo.entries import Entry, entries, entry_of, user_file
+from vitattack.models.zoo.load import FileOptions, classes_of, from_entry, input_of, with_classes
+from vitattack.threats.lp import parse as parse_threat
+
+START = (
+    "# Models of your own, as in vitattack's model_zoo.yaml; `vitattack models add` appends here.\nschema: 1\nmodels:\n"
+)
+
+
+@dataclass(frozen=True)
+class About:
+    """What an entry says beyond what the checkpoint needs to be loaded."""
+
+    dataset: str
+    summary: str = "added by the user"
+    trained_for: str | None = None
+    transform: str = "none"
+    clean: tuple[float, int] | None = None  # percent, and of how many images
+    licence: str = "unknown"
+
+
+def check_name(name: str) -> None:
+    """Whether an entry can have this name: said before anything is made that will be called so."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(SUFFIXES):
+        raise UsageError(f"'{home.printable(name)}' is no name for a model: use letters, digits and - _ . /")
+    if name in entries():
+        raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_file()}")
+
+
+def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
+    """The new entry, written once its weights were fetched and loaded without a remainder."""
+    check_name(name)
+    if options.arch is None or options.normalize is None:
+        missing = "--arch, such as vit_small_patch16_224" if options.arch is None else "--normalize, such as imagenet"
+        raise UsageError(f"a checkpoint does not say this itself: add {missing}")
+    if about.trained_for is not None:
+        parse_threat(about.trained_for)
+    transform(about.transform)
+    item = _item(name, _source(source), options, about)
+    entry = entry_of(item, f"model '{name}'")
+    from_entry(entry, unsafe_pickle=options.unsafe_pickle)
+    home.folder()
+    with home.locked("user zoo"):
+        path = user_file()
+        before = path.read_text() if path.is_file() else START
+        written = yaml.safe_dump([item], sort_keys=False, allow_unicode=True, width=120)
+        with home.whole(path) as beside:
+            beside.write_text(before.rstrip("\n") + "\n\n" + "".join(f"  {line}\n" for line in written.splitlines()))
+            if not _holds(beside, name):
+                raise UsageError(f"'{path}' is not laid out as it was written: append the model there by hand")
+    return entry
+
+
+def _holds(path: Path, name: str) -> bool:
+    try:
+        return name in entries(path)
+    except UsageError:
+        return False
+
+
+def parse_clean(text: str) -> tuple[float, int]:
+    """91.2/10000 as percent and number of images."""
+    found = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)/([1-9]\d{0,8})", text)
+    if not found or float(found[1]) > 100:
+        raise UsageError(f"clean accuracy '{home.printable(text)}' is not understood: write 91.2/10000")
+    return float(found[1]), int(found[2])
+
+
+def _source(text: str) -> sources.Source:
+    """A path stands for itself; everything else is one of the sources."""
+    scheme = text.partition(":")[0]
+    if scheme in sources.FORMS or scheme == "http":
+        found = sources.parse(text)
+        if found.kind == "embedded":
+            raise UsageError("embedded weights ship with vitattack: name a file or an address")
+        if found.kind != "file":
+            return found
+        text = found.where
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise UsageError(f"weights file '{home.printable(text)}' does not exist: check the path")
+    return sources.parse(f"file:{path.absolute()}")
+
+
+def _item(name: str, source: sources.Source, options: FileOptions, about: About) -> dict[str, Any]:
+    """The entry as its file holds it; classes and input size are read off the architecture."""
+    assert options.arch is not None and options.normalize is not None
+    kwargs = with_classes(options)
+    with torch.device("meta"):
+        model = build(options.arch, kwargs)
+    weights: dict[str, Any] = {"from": [source.text]}
+    if source.kind == "file":
+        path = Path(source.where)
+        weights |= {"sha256": home.file_sha256(path), "size": path.stat().st_size}
+    weights |= {key: value for key in ("weights_key", "strip_prefix") if (value := getattr(options, key))}
+    item: dict[str, Any] = {"id": name, "summary": about.summary, "arch": options.arch}
+    item |= {"arch_kwargs": kwargs} if kwargs else {}
+    item |= {"num_classes": classes_of(model, kwargs), "input": input_of(model, kwargs), "weights": weights}
+    item |= {"adapter": options.adapter} if options.adapter else {}
+    pair = normaliser(options.normalize)
+    item["normalize"] = {"mean": list(pair[0]), "std": list(pair[1])} if pair else None
+    item |= {
+        "transform": about.transform,
+        "dataset": about.dataset,
+        "threat": about.trained_for,
+        "licence": about.licence,
+    }
+    if about.clean is not None:
+        value, n = about.clean
+        item["reported"] = [{"metric": "clean", "value": value, "n": n, "source": "said by the user"}]
+    return item

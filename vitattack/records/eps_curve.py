@@ -1,0 +1,29 @@
+"""Accuracy over several budgets: what should fall as the budget grows, and what it means when it does not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from vitattack.records.stats import Accuracy
+from vitattack.threats.lp import LpBall, parse
+
+
+def optimiser_failures(points: Sequence[tuple[str, Accuracy]]) -> list[str]:
+    """Budgets at which accuracy rises, by more than a standard error, above that of a smaller budget of the same norm.
+
+    A larger ball holds the smaller one, so that only an attack that lost its way can make more images look robust.
+    """
+    balls = [(ball, accuracy) for text, accuracy in points if isinstance(ball := parse(text), LpBall)]
+    found = []
+    for norm in dict.fromkeys(ball.norm for ball, _ in balls):
+        run = sorted(((b, a) for b, a in balls if b.norm == norm), key=lambda pair: pair[0].eps)
+        for (small, before), (large, after) in itertools.pairwise(run):
+            error = math.sqrt(before.accuracy * (1 - before.accuracy) / max(1, before.n))
+            if after.accuracy > before.accuracy + error:
+                found.append(
+                    f"accuracy rises from {before.accuracy:.1%} at {small} to {after.accuracy:.1%} at {large}: "
+                    "the attack fails at the larger budget; give it more steps or another loss"
+                )
+    return found

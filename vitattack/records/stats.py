@@ -1,0 +1,123 @@
+"""Counts to statements: intervals, the worst case over attacks, paired tests. Records in, numbers out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from vitattack.records.record import SampleRecord
+
+Z95 = 1.959963984540054
+
+
+class Accuracy(NamedTuple):
+    """A share of n samples with its 95 % interval, all in [0,1]."""
+
+    accuracy: float
+    low: float
+    high: float
+    correct: int
+    n: int
+
+    def json(self) -> dict[str, float | int]:
+        return {"accuracy": self.accuracy, "low": self.low, "high": self.high, "correct": self.correct}
+
+
+def wilson(correct: int, n: int) -> tuple[float, float]:
+    """The Wilson score interval of a share, 95 %."""
+    if n == 0:
+        return 0.0, 1.0
+    p, z2 = correct / n, Z95 * Z95
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half) if correct else 0.0, min(1.0, centre + half) if correct < n else 1.0
+
+
+def share(correct: int, n: int, least: int | None = None, most: int | None = None) -> Accuracy:
+    """A share with its interval; `least` and `most` widen it where some samples could be counted either way."""
+    low = wilson(correct if least is None else least, n)[0]
+    high = wilson(correct if most is None else most, n)[1]
+    return Accuracy(correct / n if n else 0.0, low, high, correct, n)
+
+
+def differ(one: Accuracy, two: Accuracy) -> bool:
+    """Whether two shares of independent samples differ by more than chance allows once in a thousand times."""
+    pooled = (one.correct + two.correct) / max(1, one.n + two.n)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / max(1, one.n) + 1 / max(1, two.n)))
+    return abs(one.accuracy - two.accuracy) > 3.29 * error
+
+
+class Gap(NamedTuple):
+    """A share minus another of other samples, with its 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether sampling alone explains the difference."""
+        return self.low <= 0 <= self.high
+
+
+def gap(measured: Accuracy, published: float, n: int | None) -> Gap:
+    """Newcombe's interval of a difference, from both Wilson intervals; a share without n is taken for exact.
+
+    Both samplings count as independent: on the same images the true interval is narrower.
+    """
+    low, high = (published, published) if n is None else wilson(round(published * n), n)
+    low, high = min(low, published), max(high, published)
+    difference = measured.accuracy - published
+    below = math.hypot(measured.accuracy - measured.low, high - published)
+    above = math.hypot(measured.high - measured.accuracy, published - low)
+    return Gap(difference, difference - below, difference + above)
+
+
+def clean_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
+    return share(sum(r.clean == r.label for r in records), len(records))
+
+
+def robust_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
+    """Headline: status `robust` over all samples. `low` takes fragile and invalid ones as fooled, `high` as robust."""
+    return worst_case([records])
+
+
+def mean_passes(records: Iterable[SampleRecord]) -> tuple[float, float]:
+    """Forwards and backwards per attacked sample."""
+    attacked = [r for r in records if r.clean == r.label]
+    n = max(1, len(attacked))
+    return sum(r.forwards for r in attacked) / n, sum(r.backwards for r in attacked) / n
+
+
+def worst_case(runs: Sequence[Sequence[SampleRecord]]) -> Accuracy:
+    """The per-sample union of several attacks on the same samples: robust only where every attack failed."""
+    columns = [{r.index: r for r in run} for run in runs]
+    shared = [i for i in columns[0] if all(i in column for column in columns)]
+    states = [[column[i] for column in columns] for i in shared]
+    robust = sum(all(r.status == "robust" for r in row) for row in states)
+    solid = sum(all(r.status == "robust" and not r.fragile for r in row) for row in states)
+    possible = sum(all(r.status in ("robust", "invalid") for r in row) for row in states)
+    return share(robust, len(shared), least=solid, most=possible)
+
+
+class Paired(NamedTuple):
+    """McNemar's exact test: of n shared samples, how many only the first and only the second run leaves robust."""
+
+    only_first: int
+    only_second: int
+    n: int
+    p_value: float
+
+
+def mcnemar(first: Sequence[SampleRecord], second: Sequence[SampleRecord]) -> Paired:
+    """Two attacks, or two models, on the same samples: is one more often robust where the other is not?"""
+    other: Mapping[int, bool] = {r.index: r.status == "robust" for r in second}
+    pairs = [(r.status == "robust", other[r.index]) for r in first if r.index in other]
+    a, b = sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
+    discordant = a + b
+    ways, term = 0, 1  # term runs through the binomial coefficients; exact, since integers do not round
+    for k in range(min(a, b) + 1):
+        ways += term
+        term = term * (discordant - k) // (k + 1)
+    return Paired(a, b, len(pairs), min(1.0, 2 * ways / 2**discordant))

@@ -1,0 +1,283 @@
+"""One folder per job key: `job.json`, append-only `samples.jsonl`, `result.json`. Whatever dies, a whole batch survives.
+
+Batches are written with one call and flushed to disk. On opening, what a crash left of a batch is cut off, so that the
+file of a resumed run is the file of an uninterrupted one. Each shard has a file of its own; the last one to finish
+merges them in the order of the job. Later passes over survivors append to the whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from vitattack.core.errors import UsageError, VitattackError
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord
+
+Batches = Sequence[tuple[int, ...]]
+
+
+class Locked(UsageError):
+    """Another process is writing these records."""
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """All of it or nothing, even across a crash."""
+    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")  # machines may share the folder
+    try:
+        with partial.open("w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _cannot_write(path: Path, error: OSError) -> VitattackError:
+    reason = error.strerror or type(error).__name__
+    if is_full(error):
+        return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
+    return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
+
+
+def dump(content: Any) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def finished(root: Path, job: Job) -> dict[str, Any] | None:
+    """The result of a job that is complete, if it is in the store."""
+    content = read_json(root / job.folder / "result.json")
+    return content if content and {"seconds", "doubts", "provenance"} <= content.keys() else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """An object that was written atomically, if it was."""
+    try:
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else None
+    except (OSError, ValueError):
+        return None
+
+
+class Sink:
+    """The open record file of one shard of a job; a lock keeps a second process out."""
+
+    def __init__(
+        self, root: Path, job: Job, batches: Batches, shard: tuple[int, int] = (0, 1), *, fresh: bool = False
+    ) -> None:
+        self.folder = root / job.folder
+        self._all = list(batches)
+        self._whole: FileIO | None = None
+        self._shard = shard
+        self._mine = self._part(shard[0])
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._path = self._file_of(shard[0])
+            self._stream = self._path.open("ab", buffering=0)
+        except OSError as error:
+            raise _cannot_write(self.folder, error) from error
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._stream.close()
+            raise Locked(f"another process is writing {self._path}: wait for it, or give another --out") from None
+        try:
+            if not (self.folder / "job.json").exists():
+                write_atomically(self.folder / "job.json", dump({"schema": 1, "key": job.key, **asdict(job)}))
+            if fresh:
+                self._forget_everything()
+            self.records = self._recover()
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def _part(self, number: int) -> list[tuple[int, ...]]:
+        """The batches of a shard: a contiguous run of them."""
+        first, last = (round(len(self._all) * k / self._shard[1]) for k in (number, number + 1))
+        return self._all[first:last]
+
+    def _forget_everything(self) -> None:
+        """Under the lock, and only what is this shard's own or of all: another process may be writing beside it."""
+        if self._shard[1] > 1:
+            self._forget_whole()
+        self._stream.truncate(0)
+        for name in (self._events, "result.json", *(["learned.json"] if self._shard[1] == 1 else [])):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def _forget_whole(self) -> None:
+        """What was merged, and what later passes have put behind it: equal records would keep the old passes."""
+        with suppress(FileNotFoundError), self.path.open("r+b") as whole:
+            try:
+                fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Locked(f"another process is writing {self.path}: wait for it, or give another --out") from None
+            whole.truncate(0)
+
+    @property
+    def _events(self) -> str:
+        return self._path.name.replace("samples", "events", 1)
+
+    def _file_of(self, number: int) -> Path:
+        count = self._shard[1]
+        return self.folder / ("samples.jsonl" if count == 1 else f"samples.shard-{number}-of-{count}.jsonl")
+
+    def _recover(self) -> list[SampleRecord]:
+        """Records of the batches that are whole; the file is cut behind the last of them."""
+        records, end = whole_batches(self._path, self._mine)
+        if self._shard[1] > 1 or len(records) < self.total:
+            self._stream.truncate(end)  # behind a whole first pass later ones may stand
+        return records
+
+    @property
+    def todo(self) -> list[tuple[int, ...]]:
+        """The batches still to be run."""
+        done = len(self.records)
+        for at, batch in enumerate(self._mine):
+            if done <= 0:
+                return self._mine[at:]
+            done -= len(batch)
+        return []
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self._mine))
+
+    def write(self, records: Sequence[SampleRecord]) -> None:
+        """One batch, in one call, on the disk when this returns."""
+        _append(self._stream, self._path, _lines(records))
+        self.records.extend(records)
+
+    def note(self, event: dict[str, Any]) -> None:
+        """What a batch cost besides its records: not part of them, since it differs from run to run."""
+        path = self.folder / self._events
+        try:
+            with path.open("a") as stream:
+                stream.write(json.dumps(event) + "\n")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    def events(self) -> list[dict[str, Any]]:
+        """The notes of all sessions and shards of this job; a torn last line is skipped."""
+        files = [self._file_of(number).name.replace("samples", "events", 1) for number in range(self._shard[1])]
+        found = []
+        for path in (self.folder / name for name in files):
+            for line in path.read_text().splitlines() if path.exists() else ():
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def learned(self) -> dict[str, Any] | None:
+        """What the attack learned before its first batch, in this session or another."""
+        return read_json(self.folder / "learned.json")
+
+    def keep_learned(self, content: dict[str, Any]) -> None:
+        write_atomically(self.folder / "learned.json", dump(content))
+
+    @property
+    def path(self) -> Path:
+        """Where all records of the job are, once `merge` has said so."""
+        return self.folder / "samples.jsonl"
+
+    @property
+    def batches(self) -> Batches:
+        """The first pass over all samples, whoever runs it."""
+        return self._all
+
+    def merge(self) -> bool:
+        """Brings the records of all shards together, in their order; False while others write theirs or finish the job.
+
+        The file stays locked until this sink is closed: what is appended to it has one writer.
+        """
+        if self._shard[1] == 1:
+            return True
+        everything: list[SampleRecord] = []
+        for number in range(self._shard[1]):
+            part = self._part(number)
+            records, _ = whole_batches(self._file_of(number), part)
+            if len(records) < sum(map(len, part)):
+                return False
+            everything.extend(records)
+        lines = _lines(everything)
+        try:
+            whole = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        try:
+            fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            whole.close()
+            return False
+        self._whole = whole
+        if not self.path.read_bytes().startswith(lines):
+            whole.truncate(0)
+            _append(whole, self.path, lines)
+        return True
+
+    def append(self, records: Sequence[SampleRecord]) -> None:
+        """A batch of a later pass, behind everything that is there, on the disk when this returns."""
+        _append(self._whole or self._stream, self.path, _lines(records))
+
+    def cut(self, end: int) -> None:
+        """Drops what a crash has left behind the last whole batch."""
+        (self._whole or self._stream).truncate(end)
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._stream, self._whole):
+            if stream is not None:
+                stream.close()
+
+
+def _lines(records: Sequence[SampleRecord]) -> bytes:
+    return "".join(record.line() + "\n" for record in records).encode()
+
+
+def _append(stream: FileIO, path: Path, lines: bytes) -> None:
+    """All lines, on the disk when this returns, or none of them."""
+    end = os.fstat(stream.fileno()).st_size
+    try:
+        while lines:  # a nearly full disk takes a part and refuses the rest
+            lines = lines[stream.write(lines) :]
+        os.fsync(stream.fileno())
+    except OSError as error:
+        with suppress(OSError):  # the next opening cuts the torn batch off
+            stream.truncate(end)
+        raise _cannot_write(path, error) from error
+
+
+def whole_batches(path: Path, batches: Batches, end: int = 0) -> tuple[list[SampleRecord], int]:
+    """The records of the leading complete batches of a file from the byte `end` on, and the byte where they end."""
+    records: list[SampleRecord] = []
+    if not path.exists():
+        return records, end
+    with path.open("rb") as stream:
+        stream.seek(end)
+        for batch in batches:
+            lines = [stream.readline() for _ in batch]
+            try:
+                found = [SampleRecord.parse(line) for line in lines if line.endswith(b"\n")]
+            except (ValueError, TypeError):
+                break
+            if tuple(record.index for record in found) != batch:
+                break
+            records.extend(found)
+            end += sum(map(len, lines))
+    return records, end

@@ -1,0 +1,147 @@
+"""Arguments of a call to the parameters they belong to, checked against annotations; what names mean is left open.
+
+`spec` reads texts to objects with it, `vitattack.bench.plan.outline` reads them to outlines without importing torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import did_you_mean
+from vitattack.text.syntax import Call, Node, short, shown
+
+LARGEST = 10**9
+BUDGETS = ("eps", "ball", "threat")
+
+
+class Reader:
+    """Looks at one text; a subclass says which annotations stand for something with a name, and what the name means."""
+
+    attack: Any  # the annotation of an attack
+    kinds: Collection[Any]  # the annotations of whatever has a name, attacks among them
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def named(self, node: Node, kind: Any) -> tuple[Any, str]:
+        """What a name with its arguments stands for, and its text."""
+        raise NotImplementedError
+
+    def example(self, name: str) -> str:
+        """How an attack is written."""
+        raise NotImplementedError
+
+    def bind(
+        self, node: Call, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], unlisted: bool
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Argument values and their texts, by parameter name in declared order; then `unlisted` ones, by the alphabet."""
+        given: dict[str, Node] = {}
+        many: list[Node] = []
+        flexible = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        rest = next((n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+        # `a+b` hands an attack over as the last argument; it belongs to the parameter that wants one.
+        for position, value in enumerate(node.args):
+            free = [n for n in flexible if n not in given]
+            if free and rest is None:
+                wants = [n for n in free if hints.get(n) is self.attack] if isinstance(value, Call) else []
+                given[(wants or free)[0]] = value
+            elif rest is not None:
+                many.append(value)
+            else:
+                options = ", ".join(n for n in parameters if n not in given) or "no options"
+                raise UsageError(
+                    f"'{short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
+                    f"name the option ({options})"
+                )
+        for name, value in node.options:
+            if name == rest or name not in parameters:
+                if name in BUDGETS:
+                    raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                if unlisted and name not in given:
+                    given[name] = value
+                    continue
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
+            if name in given:
+                raise UsageError(f"'{short(self.text)}': {name} is given twice")
+            given[name] = value
+        values: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        for name, parameter in parameters.items():
+            label = f"{node.name}({name}=...)"
+            if name == rest:
+                pairs = [self.value(v, hints[name], label) for v in many]
+                values[name], texts[name] = tuple(v for v, _ in pairs), ", ".join(t for _, t in pairs)
+            elif name in given:
+                values[name], texts[name] = self.value(given[name], hints[name], label)
+            elif is_required(parameter):
+                raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {self.example(node.name)}")
+        for name in sorted(given.keys() - parameters.keys()):
+            values[name], texts[name] = self._literal(given[name], f"{node.name}({name}=...)")
+        return values, texts
+
+    def _literal(self, node: Node, label: str) -> tuple[Any, str]:
+        """A value that no annotation describes: a truth value, a number, or a word with or without quotes."""
+        word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
+        whole = isinstance(word, int) or (isinstance(word, float) and word.is_integer())
+        kind = str if isinstance(word, str) else bool if isinstance(word, bool) else int if whole else float
+        return self.value(word, kind, label)
+
+    def value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
+        """What stands for an option of this annotation, and its text."""
+        if hint in self.kinds:
+            if hint is self.attack and isinstance(node, Call) and node.name == "perceptual":
+                raise UsageError(
+                    f"'{short(self.text)}': perceptual measures what comes out at the end: write it outermost, "
+                    "as in perceptual(worst(pgd, gama))"
+                )
+            return self.named(node, hint)
+        origin = typing.get_origin(hint)
+        choices = typing.get_args(hint)
+        if hint is typing.Union or origin in (typing.Union, types.UnionType):
+            if node is None and type(None) in choices:
+                return None, "None"
+            concrete = [c for c in choices if c is not type(None)]
+            # Optional[AnyLoss] flattens the union that AnyLoss is itself
+            kind = next((k for k in self.kinds if set(typing.get_args(k)) == set(concrete)), None)
+            return self.value(node, kind or concrete[0], label)
+        if isinstance(node, Call) and node == Call("inf"):
+            node = math.inf
+        if origin is Literal:
+            word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
+            if word not in choices:
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, shown(node), choices))
+            return word, str(word)
+        if origin is tuple and isinstance(node, tuple):
+            pairs = [self.value(v, choices[0], label) for v in node]
+            return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
+        if (isinstance(node, int) or (hint is int and isinstance(node, float))) and LARGEST < abs(node) < math.inf:
+            raise UsageError(f"'{short(self.text)}': {label} is out of any range")
+        if hint is bool and isinstance(node, bool):
+            return node, str(node)
+        if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
+            return int(node), str(int(node))
+        if isinstance(node, float) and not math.isfinite(node) and not label.endswith("(kappa=...)"):
+            raise UsageError(f"'{short(self.text)}': {label} must be finite")
+        if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
+            return float(node), _number_text(float(node))
+        if hint is str and isinstance(node, str):
+            return node, repr(node)
+        wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
+        if origin is tuple:
+            wanted[hint] = "a tuple, such as (0.5,)"
+        raise UsageError(f"'{short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {shown(node)}")
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    """A plain argument of the text. A dataclass field with a default factory shows its own marker as the default."""
+    return parameter.default is inspect.Parameter.empty
+
+
+def _number_text(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

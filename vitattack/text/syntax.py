@@ -1,0 +1,123 @@
+"""The syntax of attack texts: Python's, cut down to names, calls, literals and `+ - * /`, and never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import math
+import typing
+from dataclasses import dataclass
+from typing import NoReturn
+
+from vitattack.core.errors import UsageError
+
+LONGEST = 4000
+DEEPEST = 60  # calls in calls; what reads the tree goes down with it
+
+
+@dataclass(frozen=True)
+class Call:
+    """A name with its arguments, before anybody has asked what it means."""
+
+    name: str
+    args: tuple[Node, ...] = ()
+    options: tuple[tuple[str, Node], ...] = ()
+
+
+Node = Call | int | float | str | bool | None | tuple["Node", ...]
+
+
+def parse(text: str) -> Node:
+    """The tree of a text; nothing in it has been looked up yet."""
+    if len(text) > LONGEST:
+        raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        node = _node(tree, text)
+        _check_depth(node, text, DEEPEST)
+        return node
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"'{short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
+
+
+def _check_depth(node: Node, text: str, left: int) -> None:
+    parts = node if isinstance(node, tuple) else ()
+    if isinstance(node, Call):
+        parts = (*node.args, *(value for _, value in node.options))
+    for part in parts:
+        if left == 0:
+            raise UsageError(f"'{short(text)}' nests attacks too deeply: {DEEPEST} in each other are the most")
+        _check_depth(part, text, left - 1)
+
+
+def short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse(tree: ast.AST, text: str) -> NoReturn:
+    found = ast.get_source_segment(text.strip(), typing.cast(ast.expr, tree)) or type(tree).__name__
+    raise UsageError(f"'{short(found)}' has no place in an attack: use names, numbers and calls, as in pgd(steps=20)")
+
+
+def _node(tree: ast.expr, text: str) -> Node:
+    match tree:
+        case ast.Name(id=name):
+            return Call(name)
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return tuple(_node(item, text) for item in items)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            if any(isinstance(arg, ast.Starred) for arg in args):
+                _refuse(tree, text)
+            options = []
+            for keyword in keywords:
+                if keyword.arg is None:
+                    _refuse(tree, text)
+                options.append((keyword.arg, _node(keyword.value, text)))
+            return Call(name, tuple(_node(arg, text) for arg in args), tuple(options))
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            number = _node(operand, text)
+            if number == Call("inf"):
+                number = math.inf
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                _refuse(tree, text)
+            return -number if isinstance(sign, ast.USub) else number
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _combine(_node(left, text), operator, _node(right, text), tree, text)
+    _refuse(tree, text)
+
+
+def _combine(a: Node, operator: ast.operator, b: Node, tree: ast.expr, text: str) -> Node:
+    if isinstance(a, Call) and isinstance(b, Call) and isinstance(operator, ast.Add):
+        return _nest(a, b)
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (a, b)):
+        _refuse(tree, text)
+    x, y = typing.cast(float, a), typing.cast(float, b)
+    match operator:
+        case ast.Add():
+            return x + y
+        case ast.Sub():
+            return x - y
+        case ast.Mult():
+            return x * y
+        case ast.Div() if y:
+            return x / y
+        case ast.Div():
+            raise UsageError(f"'{short(text)}' divides by zero")
+    _refuse(tree, text)
+
+
+def _nest(outer: Call, inner: Call) -> Call:
+    """a + b -> a(b); a(b) + c -> a(b(c)), since `+` groups to the left."""
+    if outer.args and isinstance(outer.args[-1], Call):
+        return Call(outer.name, (*outer.args[:-1], _nest(outer.args[-1], inner)), outer.options)
+    return Call(outer.name, (*outer.args, inner), outer.options)
+
+
+def shown(node: Node) -> str:
+    if isinstance(node, tuple):
+        return f"({', '.join(map(shown, node))})"
+    return node.name if isinstance(node, Call) else repr(node)

@@ -1,0 +1,71 @@
+"""Adversarial weight perturbation (Wu et al., NeurIPS 2020): the gradient is taken where the loss is worse nearby."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from vitattack.core.errors import UsageError
+from vitattack.train.hooks.hooks import Drawn, Hook, Run
+
+
+@dataclass
+class Awp(Hook):
+    """Moves each weight by `gamma` times its own norm up the loss before the gradient, and back after the step.
+
+    Weights are the parameters of two dimensions and more whose name matches `only`; position embeddings, tokens, norms
+    and biases stay. `warmup` epochs pass without it. Papers: gamma 0.01 for pgd_at, 0.005 after 10 epochs for trades.
+    """
+
+    gamma: float = 0.005
+    warmup: int = 0
+    only: str = "weight"
+    _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < 1:
+            raise UsageError("awp(gamma=...) is a share of each weight's norm: above 0 and below 1, such as 0.005")
+        try:
+            self._pattern = re.compile(self.only)
+        except re.error as error:
+            raise UsageError(f"awp(only=...) is no regular expression ({error}): write 'weight'") from error
+
+    def start(self, run: Run) -> None:
+        if not self._chosen(run.victim):
+            raise UsageError(f"awp finds no parameter whose name matches '{self.only}': correct only=")
+
+    def before_loss(self, run: Run, batch: Drawn, loss: Callable[[], Tensor]) -> None:
+        """The perturbation of a batch cut into pieces is that of its first piece."""
+        if run.epoch < self.warmup or self._moved:
+            return
+        chosen = self._chosen(run.victim)
+        buffers = [(b, b.clone()) for b in run.victim.buffers()]
+        grads = torch.autograd.grad(loss(), list(chosen.values()), allow_unused=True)
+        found = {n: (p, g) for (n, p), g in zip(chosen.items(), grads, strict=True) if g is not None}
+        run.team.mean_([g for _, g in found.values()])
+        with torch.no_grad():
+            for buffer, before in buffers:  # batch statistics count one pass a step
+                buffer.copy_(before)
+            for name, (weight, grad) in found.items():
+                before = weight.clone()
+                weight += self.gamma * weight.norm() / (grad.norm() + 1e-20) * grad
+                self._moved[name] = (before, weight.clone())
+
+    @torch.no_grad()
+    def restore(self, run: Run) -> None:
+        """The step alone remains: a weight that did not step is what it was, to the bit."""
+        named = dict(run.victim.named_parameters())
+        for name, (before, after) in self._moved.items():
+            named[name].sub_(after).add_(before)
+        self._moved.clear()
+
+    def _chosen(self, module: nn.Module) -> dict[str, Tensor]:
+        return {
+            name: p
+            for name, p in module.named_parameters()
+            if p.requires_grad and p.ndim > 1 and self._pattern.search(name)
+        }
