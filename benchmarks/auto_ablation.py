@@ -35,8 +35,8 @@ from vitattack.models.victim import Victim, digest
 from vitattack.models.zoo import load as zoo
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import mean_passes
-from vitattack.threats.lp import LpBall, Threat
-from vitattack.threats.lp import parse as parse_threat
+from vitattack.threats.base import Threat, parse_threat
+from vitattack.threats.lp import LpBall
 
 Kept = dict[tuple[str, float, str, int], tuple[Tensor, dict[str, Tensor]]]
 

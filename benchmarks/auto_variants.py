@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import Auto, Stage
 from vitattack.attacks.base import Attack, Crafted, Holder
 from vitattack.core.rng import SampleRng
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 def built(text: str, ball: LpBall) -> Auto:
-    found = spec.build(text, ball)
+    found = attack_text.build(text, ball)
     assert isinstance(found, Auto)
     return found
 
@@ -83,7 +83,7 @@ def variants(ball: LpBall) -> dict[str, Auto]:
     found |= {f"share 1/{n}": replace(whole, share=1 / n) for n in (16, 8, 2, 1)}
     found |= {f"at most {n} rounds": replace(whole, most=n) for n in (1, 2)}
     found |= {name: built(f"auto({text})", ball) for name, text in SETTINGS.items()}
-    again = Stage("again", spec.build(AGAIN, ball))
+    again = Stage("again", attack_text.build(AGAIN, ball))
     found["targets again for apgd margin"] = in_rounds(
         whole, lambda stages: tuple(again if s.name == "apgd margin" else s for s in stages)
     )
@@ -91,12 +91,14 @@ def variants(ball: LpBall) -> dict[str, Auto]:
     always = tuple(Stage(f"{view.name}, always", Through(view.attack, view.scale)) for view in views)
     found["views whatever the attention"] = replace(whole, rounds=(*whole.rounds, *always))
     for name, text in LATER.items():
-        more = Stage(name, spec.build(text, ball))
+        more = Stage(name, attack_text.build(text, ball))
         found[f"with {name}"] = in_rounds(whole, partial(joined, more))
     for name, text in FIRST.items():
-        found[f"{name} first"] = replace(whole, opening=(Stage(name, spec.build(text, ball)), *whole.opening))
+        found[f"{name} first"] = replace(whole, opening=(Stage(name, attack_text.build(text, ball)), *whole.opening))
     for name, text in EARLY.items():
-        found[f"opening with {name}"] = replace(whole, opening=(*whole.opening, Stage(name, spec.build(text, ball))))
+        found[f"opening with {name}"] = replace(
+            whole, opening=(*whole.opening, Stage(name, attack_text.build(text, ball)))
+        )
     different: dict[str, Auto] = {}
     for name, attack in found.items():
         different |= {} if attack in different.values() else {name: attack}

@@ -224,11 +224,13 @@ def _missing(
 ) -> tuple[Cell, ...]:
     """The cells that are not known to be stored."""
     from vitattack.bench.cells import cells
-    from vitattack.bench.run import stored_cells as index
+    from vitattack.bench.run import stored_cells
 
-    notes = index.Index(store)
+    notes = stored_cells.Index(store)
     runnable = [cell for cell in cells(bench, only, skip) if cell.runnable]
-    return tuple(cell for cell in runnable if fresh or notes.find(index.fingerprint(cell, data_dir, device)) is None)
+    return tuple(
+        cell for cell in runnable if fresh or notes.find(stored_cells.fingerprint(cell, data_dir, device)) is None
+    )
 
 
 def _show(matrix: Matrix, form: str, save: str | None) -> None:

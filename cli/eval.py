@@ -21,7 +21,7 @@ def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -
 
 def with_effort(attacks: tuple[str, ...], budget: int | None, until: str | None) -> tuple[str, ...]:
     """The attacks, `auto` among them with the effort that was asked for."""
-    from vitattack.attacks import attack_text as spec
+    from vitattack.attacks import attack_text
     from vitattack.text.syntax import Call, Node
 
     asked: dict[str, Node] = {}
@@ -31,9 +31,9 @@ def with_effort(attacks: tuple[str, ...], budget: int | None, until: str | None)
         asked["until"] = Call(until)
     if not asked:
         return attacks
-    if not any(spec.names(text, "auto") for text in attacks):
+    if not any(attack_text.names(text, "auto") for text in attacks):
         raise click.UsageError("--budget and --until are for auto: name auto, or give another attack its own steps")
-    return tuple(spec.with_options(text, "auto", asked) for text in attacks)
+    return tuple(attack_text.with_options(text, "auto", asked) for text in attacks)
 
 
 @click.command(
@@ -87,7 +87,7 @@ def command(
     from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
     from vitattack.evaluation import evaluate as api
     from vitattack.report.evaluation import tables
-    from vitattack.threats.lp import parse_many
+    from vitattack.threats.base import parse_threats
 
     from .console import Screen
     from .output import show
@@ -100,7 +100,7 @@ def command(
         if given["perceptual"]:
             raise click.UsageError("--controls compares runs that count alone: give --perceptual to a run of its own")
         attacks = tuple(with_bases(attacks))
-        if len(parse_many(given["threat"])) > 1:
+        if len(parse_threats(given["threat"])) > 1:
             raise click.UsageError("--controls compares runs under one budget: give one --threat")
         if given["shard"] != (0, 1):
             raise click.UsageError(

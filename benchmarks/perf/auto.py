@@ -27,12 +27,12 @@ from measure import arguments, conditions, interleaved, median
 from verdicts import Outcome, Row, read_rows, references, stored
 
 import vitattack
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.data import DataSet, load
 from vitattack.models.victim import Victim
 from vitattack.models.zoo import load as zoo
-from vitattack.threats.lp import parse as parse_threat
+from vitattack.threats.base import parse_threat
 
 AIM, HALF = 24, "bf16-search"
 
@@ -93,7 +93,9 @@ class Comparison:
 
 def compare(row: Row, args: argparse.Namespace) -> Comparison:
     victim, data = zoo.load(row.model, torch.device("cpu"), row.options).victim, load(row.data)
-    theirs = references(args.reference, spec.canonical(args.against), victim, str(parse_threat(row.threat)), data)
+    theirs = references(
+        args.reference, attack_text.canonical(args.against), victim, str(parse_threat(row.threat)), data
+    )
     if not theirs:
         raise UsageError(f"no stored run of {args.against} on '{row.shown}', {row.threat}, {row.data}: make one first")
     settings: dict[str, Any] = {"threat": row.threat, "data": row.data, "options": row.options, "threads": args.threads}
@@ -248,7 +250,9 @@ def main() -> None:
         rows = [
             r for r in (read_rows(args.rows) if args.rows else [Row(**single)]) if not args.only or r.shown in args.only
         ]
-        print(f"{conditions(args.threads)}\n{spec.canonical(args.attack)}, {args.precision}, batch {args.batch_size}")
+        print(
+            f"{conditions(args.threads)}\n{attack_text.canonical(args.attack)}, {args.precision}, batch {args.batch_size}"
+        )
         found = [compare(row, args).json() for row in rows]
         sums = report(found)
         times = [timed(row, args) for row in rows] if args.time else []
@@ -256,7 +260,12 @@ def main() -> None:
     except UsageError as error:
         raise SystemExit(str(error)) from None
     if args.json:
-        content = {"schema": 1, "attack": spec.canonical(args.attack), "precision": args.precision, "rows": found}
+        content = {
+            "schema": 1,
+            "attack": attack_text.canonical(args.attack),
+            "precision": args.precision,
+            "rows": found,
+        }
         args.json.write_text(json.dumps(content | {"pooled": sums, "times": times}, indent=2) + "\n")
 
 

@@ -20,7 +20,7 @@ import torch
 from measure import arguments, conditions, interleaved, median
 from torch import Tensor
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack.reference import PAPER_QUERIES, PAPER_STEPS, Reference, package
 from vitattack.attacks.base import Attack
 from vitattack.core.rng import SampleRng
@@ -107,7 +107,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     options = f"(steps={args.steps}, queries={args.queries})"
-    ours, reference = (spec.build(f"{name}{options}", BALL) for name in ("autoattack", "autoattack_ref"))
+    ours, reference = (attack_text.build(f"{name}{options}", BALL) for name in ("autoattack", "autoattack_ref"))
     assert isinstance(reference, Reference)
     print(conditions(args.threads))
     print(

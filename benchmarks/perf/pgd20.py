@@ -14,7 +14,7 @@ import torchattacks
 from measure import arguments, conditions, interleaved, median
 from torch import Tensor
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.data import load
 from vitattack.models.victim import frozen
@@ -37,7 +37,7 @@ def main() -> None:
         right = victim(x).argmax(1) == y
     x, y = x[right][: args.images], y[right][: args.images]
     batches = list(zip(x.split(BATCH), y.split(BATCH)))
-    attack = spec.build("pgd", LpBall("linf", EPS))
+    attack = attack_text.build("pgd", LpBall("linf", EPS))
     found: dict[str, list[Tensor]] = {}
 
     def ours() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitattack.attacks.auto.attack import BLOCK
-from vitattack.bench import schema as file
+from vitattack.bench import schema
 from vitattack.bench.plan.plan import Priced, plan
 
 
@@ -59,7 +59,7 @@ def main() -> None:
         row
         for name in given.files
         for row in plan(
-            file.read(name), only=given.only, throughput=given.throughput, store=Path("no such folder")
+            schema.read(name), only=given.only, throughput=given.throughput, store=Path("no such folder")
         ).to_run
     ]
     work = sum(tasks(rows, 1, 0.0, given.survivors))

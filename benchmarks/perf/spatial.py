@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from measure import arguments, conditions, interleaved, median, tiny224
 from torch import Tensor
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.data import load
 from vitattack.models.victim import Victim, frozen
@@ -59,7 +59,7 @@ def brute_force(victim: Victim, x: Tensor, y: Tensor) -> Tensor:
 
 
 def ours(victim: Victim, x: Tensor, y: Tensor, text: str) -> dict[str, Tensor]:
-    crafted = spec.build(text, THREAT)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
+    crafted = attack_text.build(text, THREAT)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
     return dict(crafted.evidence)
 
 

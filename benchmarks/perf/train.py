@@ -19,7 +19,7 @@ from measure import arguments, conditions, interleaved, median, small32
 from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 from vitattack.train.data.batch import Batch
 from vitattack.train.data.streams import InMemory
 from vitattack.train.hooks.hooks import Run
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--only", default="standard,fgsm,pgd,trades,tpgd,aas")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    parse("linf:8/255")
+    parse_threat("linf:8/255")
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (32 * 12, 3, 32, 32), generator=generator).to(torch.uint8)
     stream = InMemory(x, torch.arange(len(x)) % 10, num_classes=10, batch_size=32, seed=0)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.attacks.stages import names
-from vitattack.bench.run import stored_cells as index
+from vitattack.bench.run import stored_cells
 from vitattack.data import DataSet, load
 from vitattack.models.victim import Victim, digest
 from vitattack.models.zoo import load as zoo
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
-from vitattack.text import yaml_lines as lines
+from vitattack.text import yaml_lines
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read_rows(path: Path) -> list[Row]:
     known = [f.name for f in fields(Row)]
     return [
         Row(**{k: v.plain for k, v in i.keys("a row", known).items()})
-        for i in lines.load(path, "list of rows").items("rows")
+        for i in yaml_lines.load(path, "list of rows").items("rows")
     ]
 
 
@@ -77,7 +77,7 @@ class Outcome:
 
 def stored(folder: Path, attack: str) -> dict[int, Outcome]:
     """What a run has stored so far, by image, the last word on each; its seconds go to the images by their passes."""
-    found = {record.index: record for record in index.records(folder)}
+    found = {record.index: record for record in stored_cells.records(folder)}
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     seconds, stages = sum(event.get("seconds", 0.0) for event in events), names(attack)
     price = seconds / max(1, sum(r.forwards + r.backwards for r in found.values()))

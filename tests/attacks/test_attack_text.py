@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
@@ -42,14 +42,14 @@ BALL = LpBall("linf", 8 / 255)
     ],
 )
 def test_canonical_text(text: str, canonical: str) -> None:
-    assert spec.canonical(text) == canonical
-    assert spec.canonical(canonical) == canonical
+    assert attack_text.canonical(text) == canonical
+    assert attack_text.canonical(canonical) == canonical
     for ball in (BALL, LpBall("l2", 0.5)):
-        assert spec.build(text, ball) == spec.build(canonical, ball)
+        assert attack_text.build(text, ball) == attack_text.build(canonical, ball)
 
 
 def test_objects_are_what_the_text_says() -> None:
-    attack = spec.build("worst(pgd(steps=7, loss=margin), restarts(2, pgd(loss=dlr_targeted(3))))", BALL)
+    attack = attack_text.build("worst(pgd(steps=7, loss=margin), restarts(2, pgd(loss=dlr_targeted(3))))", BALL)
     assert isinstance(attack, Stages)
     first, second = attack.attacks
     assert isinstance(first, Gradient) and first.steps == 7 and first.loss == Margin() and first.ball is BALL
@@ -59,7 +59,7 @@ def test_objects_are_what_the_text_says() -> None:
 
 
 def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(inner: spec.Attack, *, k: int = 2) -> Stages:
+    def twice(inner: attack_text.Attack, *, k: int = 2) -> Stages:
         """Runs it k times."""
         return Stages((inner,) * k, fresh=True)
 
@@ -68,12 +68,12 @@ def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
         trial.add(name, ATTACKS[name])
     entry = type(ATTACKS["pgd"])
     trial.add("twice", entry(twice, "none", "twice(pgd)"))
-    monkeypatch.setitem(spec.KINDS, spec.Attack, trial)
-    assert spec.canonical("twice+pgd") == "twice(pgd)"
-    assert spec.canonical("twice(k=3)+pgd(steps=5)") == "twice(pgd(steps=5), k=3)"
-    assert spec.canonical("twice+twice+gama") == "twice(twice(gama))"
-    assert spec.canonical("restarts(3)+twice+gama") == "restarts(3, twice(gama))"
-    assert spec.canonical("worst(pgd, twice+gama)") == "worst(pgd, twice(gama))"
+    monkeypatch.setitem(attack_text.KINDS, attack_text.Attack, trial)
+    assert attack_text.canonical("twice+pgd") == "twice(pgd)"
+    assert attack_text.canonical("twice(k=3)+pgd(steps=5)") == "twice(pgd(steps=5), k=3)"
+    assert attack_text.canonical("twice+twice+gama") == "twice(twice(gama))"
+    assert attack_text.canonical("restarts(3)+twice+gama") == "restarts(3, twice(gama))"
+    assert attack_text.canonical("worst(pgd, twice+gama)") == "worst(pgd, twice(gama))"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_everything_else_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        spec.canonical(text)
+        attack_text.canonical(text)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import batch, linear_victim
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.threats.lp import LpBall
 
@@ -53,7 +53,7 @@ def gain(text: str, norm: str, n: int = 4) -> tuple[torch.Tensor, float]:
     victim, slope = linear_victim()
     x, y = batch(n)
     ball = BALLS[norm]
-    x_adv = spec.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(n)))).x_adv
+    x_adv = attack_text.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(n)))).x_adv
     assert ball.allows(x, x_adv).all()
     best = ball.eps * float(slope.abs().sum() if norm == "linf" else slope.norm())
     return ((x_adv - x).flatten(1) @ slope) / best, best
@@ -101,7 +101,7 @@ def test_an_active_box_is_solved_per_pixel(name: str) -> None:
         logits = victim(x)
         victim.model.bias[1] += float((logits[:, 0] - logits[:, 1]).min()) - 3.0
     ball = BALLS["linf"]
-    x_adv = spec.build(FULL[name], ball)(victim, x, y, rng=SampleRng(0, (0, 1, 2))).x_adv
+    x_adv = attack_text.build(FULL[name], ball)(victim, x, y, rng=SampleRng(0, (0, 1, 2))).x_adv
     assert ball.allows(x, x_adv).all()
     up = (x + ball.eps * slope.sign().view(1, 3, 8, 8)).clamp(0, 1)
     best = (up - x).flatten(1) @ slope
@@ -120,7 +120,7 @@ def test_the_first_success_is_kept_and_its_step_is_right() -> None:
     lead = (victim(x)[:, 0] - victim(x)[:, 1]).detach()
     assert torch.allclose(lead, leads)
     expected = [int(gap / per_step) + 1 if gap < 4 * per_step else -1 for gap in lead.tolist()]
-    crafted = spec.build("pgd(start=clean, steps=4)", ball)(victim, x, y, rng=SampleRng(0, tuple(range(6))))
+    crafted = attack_text.build("pgd(start=clean, steps=4)", ball)(victim, x, y, rng=SampleRng(0, tuple(range(6))))
     assert crafted.evidence["first_fooled"].tolist() == expected
     assert expected == [1, 1, 2, 3, 4, -1]
     fooled = victim(crafted.x_adv).argmax(1) != y

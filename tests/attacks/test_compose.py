@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.base import learned, recall
 from vitattack.attacks.compose import Stages
 from vitattack.core.rng import SampleRng
@@ -23,7 +23,7 @@ Images = tuple[Tensor, Tensor]
 def fooled(text: str, images: Images) -> Tensor:
     x, y = images
     victim = tiny_vit()
-    crafted = spec.build(text, BALL)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
+    crafted = attack_text.build(text, BALL)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
     return victim(crafted.x_adv).argmax(1) != y
 
 
@@ -46,7 +46,7 @@ def test_restarts_only_add_successes_and_the_first_is_the_plain_attack(toy_image
 def test_the_stage_that_broke_a_sample_is_named(toy_images: Images, toy: Victim) -> None:
     x, y = toy_images
     rng = SampleRng(0, tuple(range(len(x))))
-    evidence = spec.build("worst(fgsm, pgd(steps=5))", BALL)(toy, x, y, rng=rng).evidence
+    evidence = attack_text.build("worst(fgsm, pgd(steps=5))", BALL)(toy, x, y, rng=rng).evidence
     alone = fooled("fgsm", toy_images)
     assert torch.equal(evidence["stage"] == 0, alone)
     assert torch.equal(evidence["stage"] >= 0, evidence["fooled"])
@@ -58,10 +58,10 @@ def test_an_unconfirmed_success_keeps_its_sample_under_attack(toy_images: Images
 
     class Boaster:
         def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
-            honest = spec.build("fgsm", LpBall("linf", 0.0))(victim, x, y, rng=rng)
+            honest = attack_text.build("fgsm", LpBall("linf", 0.0))(victim, x, y, rng=rng)
             return honest._replace(evidence={**honest.evidence, "fooled": torch.ones(len(x), dtype=torch.bool)})
 
-    pgd = spec.build("pgd(steps=5)", BALL)
+    pgd = attack_text.build("pgd(steps=5)", BALL)
     crafted = Stages((Boaster(), pgd))(toy, x, y, rng=SampleRng(0, tuple(range(len(x)))))  # type: ignore[arg-type]
     assert torch.equal(crafted.evidence["fooled"], fooled("pgd(steps=5)", toy_images))
 
@@ -69,8 +69,8 @@ def test_an_unconfirmed_success_keeps_its_sample_under_attack(toy_images: Images
 def test_losses_are_passed_inwards() -> None:
     from vitattack.attacks.losses import Margin
 
-    changed = spec.build("worst(pgd, restarts(2, mim))", BALL).with_loss(Margin())
-    assert changed == spec.build("worst(pgd(loss=margin), restarts(2, mim(loss=margin)))", BALL)
+    changed = attack_text.build("worst(pgd, restarts(2, mim))", BALL).with_loss(Margin())
+    assert changed == attack_text.build("worst(pgd(loss=margin), restarts(2, mim(loss=margin)))", BALL)
 
 
 def test_what_makes_all_its_steps_is_looked_at_before_the_next_stage(toy_images: Images) -> None:
@@ -81,7 +81,7 @@ def test_what_makes_all_its_steps_is_looked_at_before_the_next_stage(toy_images:
         x, y = toy_images
         victim = tiny_vit()
         with counting(victim) as passes:
-            crafted = spec.build(text.format("pgd(steps=5, stop=never)"), BALL)(
+            crafted = attack_text.build(text.format("pgd(steps=5, stop=never)"), BALL)(
                 victim, x, y, rng=SampleRng(0, tuple(range(len(x))))
             )
         found = victim(crafted.x_adv).argmax(1) != y
@@ -96,7 +96,7 @@ def test_restarts_draw_afresh_through_whatever_holds_them() -> None:
     class Probe:
         def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
             paths.append(rng.path)
-            return spec.build("random", LpBall("linf", 0.0))(victim, x, y, rng=rng)
+            return attack_text.build("random", LpBall("linf", 0.0))(victim, x, y, rng=rng)
 
     @dataclass(frozen=True)
     class Wrapper:
@@ -114,7 +114,9 @@ def test_restarts_draw_afresh_through_whatever_holds_them() -> None:
 
 def test_doubts_that_hang_on_the_victim_survive_a_resume(toy: Victim) -> None:
     """On resume what was learned is recalled; attacks beside it that learn nothing still look at the victim."""
-    attack = spec.build("worst(targets(pgd, k=12), scale_search(pgd(steps=2), calibration=4, grid=(1, 0.5)))", BALL)
+    attack = attack_text.build(
+        "worst(targets(pgd, k=12), scale_search(pgd(steps=2), calibration=4, grid=(1, 0.5)))", BALL
+    )
     x = toy_pictures(4)
     ready = attack.prepare(toy, lambda: (x, toy(x).argmax(1)), rng=SampleRng(0, (0,)))
     assert any("12 targets were asked for" in doubt for doubt in ready.doubts())
@@ -131,5 +133,5 @@ def test_what_one_stage_saw_stays_seen(toy: Victim) -> None:
         "worst(pgd(loss=margin(kappa=-1000000000), steps=1), pgd(steps=1))",
         "worst(pgd(steps=1), mim(steps=1))",
     ):
-        evidence = spec.build(text, tiny)(toy, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
+        evidence = attack_text.build(text, tiny)(toy, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
         assert evidence["zero_grad"].tolist() == ["kappa" in text] * 4

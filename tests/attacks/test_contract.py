@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from tests.conftest import batch, linear_victim, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, sources
 from vitattack.attacks.catalogue import ATTACKS, LP
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, digest
-from vitattack.threats.lp import LpBall, Threat, parse
+from vitattack.threats.base import Threat, parse_threat
+from vitattack.threats.lp import LpBall
 
-THREATS = {"linf": parse("linf:8/255"), "l2": parse("l2:0.5"), "spatial": parse("spatial")}
+THREATS = {"linf": parse_threat("linf:8/255"), "l2": parse_threat("l2:0.5"), "spatial": parse_threat("spatial")}
 Images = tuple[Tensor, Tensor]
 every_attack = pytest.mark.parametrize("name", ATTACKS)
 # Attacks through attention refuse models without any.
@@ -35,20 +36,20 @@ def under_its_threats(names: Iterable[str]) -> pytest.MarkDecorator:
 
 def fits(name: str, threat: Threat) -> bool:
     try:
-        spec.build(ATTACKS[name].quick, threat)
-    except spec.WrongThreat:
+        attack_text.build(ATTACKS[name].quick, threat)
+    except attack_text.WrongThreat:
         return False
     return True
 
 
 def usual(name: str) -> Threat:
-    return THREATS[ATTACKS[name].threats[0]]
+    return THREATS[ATTACKS[name].kinds[0]]
 
 
 def ready(name: str, threat: Threat, victim: Victim) -> Attack:
     """The quick form of an attack, prepared on images of its own."""
     x = toy_pictures(4, seed=17)
-    attack = spec.build(ATTACKS[name].quick, threat)
+    attack = attack_text.build(ATTACKS[name].quick, threat)
     with torch.no_grad():
         return attack.prepare(victim, lambda: (x, victim(x).argmax(1)), rng=SampleRng(0, (0,)))
 
@@ -93,7 +94,7 @@ def test_equal_randomness_gives_equal_pixels_and_other_seeds_do_not(name: str, t
 def test_a_sample_fares_alone_as_in_company(name: str, threat: Threat) -> None:
     victim, _ = linear_victim()
     x, y = batch(5)
-    attack = spec.build(ATTACKS[name].quick, threat)
+    attack = attack_text.build(ATTACKS[name].quick, threat)
     together = attack(victim, x, y, rng=rng(5)).x_adv
     for i in range(5):
         alone = attack(victim, x[i : i + 1], y[i : i + 1], rng=SampleRng(0, (i,))).x_adv
@@ -137,8 +138,8 @@ def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images:
 @every_attack
 def test_claimed_successes_are_successes(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    generous = {"linf": parse("linf:16/255"), "l2": parse("l2:1"), "spatial": parse("spatial")}
-    crafted = ready(name, generous[ATTACKS[name].threats[0]], toy)(toy, x, y, rng=rng(12))
+    generous = {"linf": parse_threat("linf:16/255"), "l2": parse_threat("l2:1"), "spatial": parse_threat("spatial")}
+    crafted = ready(name, generous[ATTACKS[name].kinds[0]], toy)(toy, x, y, rng=rng(12))
     fooled = toy(crafted.x_adv).argmax(1) != y
     assert crafted.evidence["fooled"].any()
     assert torch.equal(fooled, crafted.evidence["fooled"])
@@ -147,17 +148,17 @@ def test_claimed_successes_are_successes(name: str, toy: Victim, toy_images: Ima
 @under_its_threats(ATTACKS)
 def test_text_and_pickle_round_trips(name: str, threat: Threat) -> None:
     text = ATTACKS[name].quick
-    attack = spec.build(text, threat)
-    assert spec.canonical(spec.canonical(text)) == spec.canonical(text)
-    assert spec.build(spec.canonical(text), threat) == attack
+    attack = attack_text.build(text, threat)
+    assert attack_text.canonical(attack_text.canonical(text)) == attack_text.canonical(text)
+    assert attack_text.build(attack_text.canonical(text), threat) == attack
     assert pickle.loads(pickle.dumps(attack)) == attack
-    assert hash(attack) == hash(spec.build(text, threat))
+    assert hash(attack) == hash(attack_text.build(text, threat))
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if set(LP) & set(ATTACKS[name].threats)])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if set(LP) & set(ATTACKS[name].kinds)])
 def test_without_a_budget_nobody_is_fooled(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    for norm in (norm for norm in LP if norm in ATTACKS[name].threats):
+    for norm in (norm for norm in LP if norm in ATTACKS[name].kinds):
         crafted = ready(name, LpBall(norm, 0.0), toy)(toy, x, y, rng=rng(12))  # type: ignore[arg-type]
         assert torch.equal(crafted.x_adv, x)
         assert not crafted.evidence["fooled"].any()
@@ -171,7 +172,7 @@ def test_nan_outputs_are_never_a_success(name: str, toy_images: Images) -> None:
 
     x, y = toy_images
     victim = Victim(Broken(), name="broken", num_classes=10, input_size=32)
-    crafted = spec.build(ATTACKS[name].quick, usual(name))(victim, x, y, rng=rng(12))
+    crafted = attack_text.build(ATTACKS[name].quick, usual(name))(victim, x, y, rng=rng(12))
     assert not crafted.evidence["fooled"].any()
     assert usual(name).allows(x, crafted.x_adv, crafted.evidence).all()
 
@@ -192,7 +193,7 @@ def test_any_number_of_classes_is_attacked_or_refused_in_one_line(name: str, cla
     except UsageError as refusal:
         assert "classes" in str(refusal) and "\n" not in str(refusal)
         # a source has the classes it was trained for; the others are at a loss with few alone
-        assert classes < 4 or sources(spec.build(ATTACKS[name].quick, usual(name)))
+        assert classes < 4 or sources(attack_text.build(ATTACKS[name].quick, usual(name)))
         return
     assert usual(name).allows(x, crafted.x_adv, crafted.evidence).all()
     assert torch.equal(victim(crafted.x_adv).argmax(1) != y, crafted.evidence["fooled"])

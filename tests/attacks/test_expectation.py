@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import OutputDiversified
 from vitattack.attacks.gradient.steps import Steepest
@@ -54,7 +54,7 @@ def test_averaging_finds_the_direction_that_noise_hides() -> None:
     slope = (model.model.weight[1:].mean(0) - model.model.weight[0]).detach()  # type: ignore[union-attr, index, operator]
 
     def agreement(text: str) -> float:
-        delta = spec.build(text, BALL)(model, X, Y, rng=RNG).x_adv - X
+        delta = attack_text.build(text, BALL)(model, X, Y, rng=RNG).x_adv - X
         return float((delta.flatten(1).sign() == slope.sign()).float().mean())
 
     single = agreement("pgd(steps=1, step=1, start=clean, loss=margin_targeted(rank=1), stop=never)")
@@ -65,15 +65,15 @@ def test_averaging_finds_the_direction_that_noise_hides() -> None:
 def test_every_answer_is_paid_for() -> None:
     model = noisy(0.0)
     with counting(model) as passes:
-        crafted = spec.build("eot(pgd(steps=3, stop=never), n=7)", BALL)(model, X, Y, rng=RNG)
+        crafted = attack_text.build("eot(pgd(steps=3, stop=never), n=7)", BALL)(model, X, Y, rng=RNG)
     assert passes.forwards == int(crafted.evidence["forwards"].sum()) == 4 * 3 * (7 + 1)  # and one for the verdict
     assert passes.backwards == int(crafted.evidence["backwards"].sum()) == 4 * 3 * 7
 
 
 def test_without_noise_averaging_changes_nothing() -> None:
     model = noisy(0.0)
-    alone = spec.build("pgd(steps=5, stop=never)", BALL)(model, X, Y, rng=RNG).x_adv
-    averaged = spec.build("eot(pgd(steps=5, stop=never), n=3)", BALL)(model, X, Y, rng=RNG).x_adv
+    alone = attack_text.build("pgd(steps=5, stop=never)", BALL)(model, X, Y, rng=RNG).x_adv
+    averaged = attack_text.build("eot(pgd(steps=5, stop=never), n=3)", BALL)(model, X, Y, rng=RNG).x_adv
     assert torch.allclose(alone, averaged, atol=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_more_noise_is_never_weaker() -> None:
     model = noisy(0.0)
     wide = LpBall("linf", 0.3)
     y = model(X).argmax(1)
-    once, often = (spec.build(f"random(tries={n})", wide)(model, X, y, rng=RNG).evidence for n in (1, 20))
+    once, often = (attack_text.build(f"random(tries={n})", wide)(model, X, y, rng=RNG).evidence for n in (1, 20))
     assert bool((often["fooled"] >= once["fooled"]).all())
     assert often["forwards"][~often["fooled"]].tolist() == [20] * int((~often["fooled"]).sum())
 
@@ -102,9 +102,9 @@ def test_more_noise_is_never_weaker() -> None:
 def test_targets_are_averaged_over_too() -> None:
     model = noisy(0.0)
     with counting(model) as passes:
-        crafted = spec.build("eot(worst(apgd_t(steps=3, k=2), pgd(steps=2)), n=3)", BALL)(model, X, Y, rng=RNG)
+        crafted = attack_text.build("eot(worst(apgd_t(steps=3, k=2), pgd(steps=2)), n=3)", BALL)(model, X, Y, rng=RNG)
     assert passes.forwards == int(crafted.evidence["forwards"].sum())
-    alone = spec.build("worst(apgd_t(steps=3, k=2), pgd(steps=2))", BALL)(model, X, Y, rng=RNG)
+    alone = attack_text.build("worst(apgd_t(steps=3, k=2), pgd(steps=2))", BALL)(model, X, Y, rng=RNG)
     assert torch.allclose(alone.x_adv, crafted.x_adv, atol=1e-6)
     with pytest.raises(UsageError, match="fab follows differences"):
-        spec.build("eot(worst(pgd, fab))", BALL)
+        attack_text.build("eot(worst(pgd, fab))", BALL)

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 import vitattack
-from vitattack.attacks.perceptual import distances as perceptual
+from vitattack.attacks.perceptual import distances
 from vitattack.core.errors import UsageError
 
 X = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def test_ssim_by_hand() -> None:
-    assert torch.allclose(perceptual.ssim(X, X), torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(distances.ssim(X, X), torch.ones(3, dtype=torch.float64))
     one, other = (torch.full((2, 3, 16, 16), v, dtype=torch.float64) for v in (0.3, 0.6))
     expected = (2 * 0.3 * 0.6 + 1e-4) / (0.3**2 + 0.6**2 + 1e-4)  # flat images: only the means are left
-    assert perceptual.ssim(one, other).tolist() == pytest.approx([expected, expected])
+    assert distances.ssim(one, other).tolist() == pytest.approx([expected, expected])
     # a window that holds the whole image: the formula of the paper, weighted by the window
     small, moved = X[:1, :1, :11, :11], X[1:2, :1, :11, :11]
     at = torch.arange(11, dtype=torch.float64) - 5
@@ -29,15 +29,15 @@ def test_ssim_by_hand() -> None:
     mu, nu = (w * a).sum(), (w * b).sum()
     var_a, var_b, cov = (w * (a - mu) ** 2).sum(), (w * (b - nu) ** 2).sum(), (w * (a - mu) * (b - nu)).sum()
     by_hand = (2 * mu * nu + 1e-4) * (2 * cov + 9e-4) / ((mu**2 + nu**2 + 1e-4) * (var_a + var_b + 9e-4))
-    assert float(perceptual.ssim(small, moved)) == pytest.approx(float(by_hand))
-    assert perceptual.ssim(X[:, :, :4, :4], X[:, :, :4, :4]).tolist() == pytest.approx(
+    assert float(distances.ssim(small, moved)) == pytest.approx(float(by_hand))
+    assert distances.ssim(X[:, :, :4, :4], X[:, :, :4, :4]).tolist() == pytest.approx(
         [1, 1, 1]
     )  # smaller than a window
 
 
 def test_more_noise_looks_less_alike() -> None:
     noise = torch.randn(X.shape, generator=torch.Generator().manual_seed(1), dtype=X.dtype)
-    scores = [float(perceptual.ssim(X, X + size * noise).mean()) for size in (0.01, 0.05, 0.2)]
+    scores = [float(distances.ssim(X, X + size * noise).mean()) for size in (0.01, 0.05, 0.2)]
     assert scores == sorted(scores, reverse=True) and scores[-1] < 0.9
 
 
@@ -61,11 +61,11 @@ def no_backbone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise OSError("no network")
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
-    perceptual.lpips_model.cache_clear()
-    perceptual.lpips_missing.cache_clear()
+    distances.lpips_model.cache_clear()
+    distances.lpips_missing.cache_clear()
     yield
-    perceptual.lpips_model.cache_clear()
-    perceptual.lpips_missing.cache_clear()
+    distances.lpips_model.cache_clear()
+    distances.lpips_missing.cache_clear()
 
 
 @pytest.mark.usefixtures("no_backbone")
@@ -88,14 +88,14 @@ def test_lpips_with_its_trunk_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     import lpips
 
     model = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()
-    monkeypatch.setattr(perceptual, "lpips_model", lambda: model)
+    monkeypatch.setattr(distances, "lpips_model", lambda: model)
     x = X.float()
-    found = perceptual.measures(x, (x + 0.1).clamp(0, 1), lpips=True)["lpips"]
+    found = distances.measures(x, (x + 0.1).clamp(0, 1), lpips=True)["lpips"]
     with torch.no_grad():
         assert torch.allclose(found, model(2 * x - 1, 2 * (x + 0.1).clamp(0, 1) - 1).flatten())
     assert found.shape == (3,) and bool((found > 0).all())
-    assert perceptual.measures(x, x, lpips=True)["lpips"].tolist() == [0, 0, 0]
-    assert perceptual.measures(x[:, :1], x[:, :1], lpips=True)["lpips"].shape == (3,)  # grey images too
+    assert distances.measures(x, x, lpips=True)["lpips"].tolist() == [0, 0, 0]
+    assert distances.measures(x[:, :1], x[:, :1], lpips=True)["lpips"].shape == (3,)  # grey images too
 
 
 @pytest.mark.parametrize("inner", ["eot(pgd(steps=2), n=2)", "fp64(pgd(steps=2))", "scale(0.5, pgd(steps=2))"])
@@ -120,12 +120,12 @@ def test_images_too_small_for_lpips_are_refused_in_one_line(monkeypatch: pytest.
     import lpips
 
     model = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()
-    monkeypatch.setattr(perceptual, "lpips_model", lambda: model)
+    monkeypatch.setattr(distances, "lpips_model", lambda: model)
     x = X[:, :, :31, :31].float()
-    assert perceptual.measures(x, x, lpips=True)["lpips"].tolist() == [0, 0, 0]
+    assert distances.measures(x, x, lpips=True)["lpips"].tolist() == [0, 0, 0]
     with pytest.raises(UsageError, match="at least 31 px, not 1: .*lpips=False"):
-        perceptual.measures(x[..., :1, :1], x[..., :1, :1], lpips=True)
-    assert perceptual.measures(x[..., :1, :1], x[..., :1, :1], lpips=False)["ssim"].tolist() == pytest.approx([1, 1, 1])
+        distances.measures(x[..., :1, :1], x[..., :1, :1], lpips=True)
+    assert distances.measures(x[..., :1, :1], x[..., :1, :1], lpips=False)["ssim"].tolist() == pytest.approx([1, 1, 1])
 
 
 @pytest.mark.usefixtures("no_backbone")
@@ -133,7 +133,7 @@ def test_offline_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *given, **more: asked.append(given))
     monkeypatch.setenv("VITATTACK_OFFLINE", "1")
-    assert "VITATTACK_OFFLINE" in str(perceptual.lpips_missing())
+    assert "VITATTACK_OFFLINE" in str(distances.lpips_missing())
     assert asked == []
 
 

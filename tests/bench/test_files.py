@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from vitattack.bench import schema as file
+from vitattack.bench import schema
 from vitattack.bench.cells import cells
 from vitattack.bench.plan.plan import plan
 from vitattack.bench.schema import CLEAN
 from vitattack.core.assets import ASSETS
 from vitattack.models.zoo.entries import entries
 
-read = cache(file.read)
+read = cache(schema.read)
 FILES = sorted((ASSETS / "benchmarks").glob("*.yaml"))
 # Where a paper contradicts itself or the repository the zoo quotes: (file, row, attack, in the paper, in the zoo).
 CONTRADICTIONS = {
@@ -115,13 +115,13 @@ def test_every_file_has_a_plan(path: Path, tmp_path: Path):
 
 
 def test_every_attack_can_be_built():
-    from vitattack.attacks import attack_text as spec
-    from vitattack.threats.lp import parse
+    from vitattack.attacks import attack_text
+    from vitattack.threats.base import parse_threat
 
     found = {(c.attack, c.threat) for path in FILES for c in cells(read(path.stem)) if c.runnable}
     assert len(found) > 100
     for attack, threat in found:
-        spec.build(spec.canonical(attack), parse(threat))
+        attack_text.build(attack_text.canonical(attack), parse_threat(threat))
 
 
 def test_the_file_of_the_page_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -130,5 +130,5 @@ def test_the_file_of_the_page_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     made.write_text(page.read_text().split("```yaml\n")[1].split("```")[0])
     (tmp_path / "mine.safetensors").touch()
     monkeypatch.chdir(tmp_path)
-    bench = file.read(str(made))
+    bench = schema.read(str(made))
     assert {"XCiT-S12", "mine", "tiny-vit"} <= {model.label for model in bench.models}

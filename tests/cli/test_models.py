@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.conftest import Here
 from tests.cli.test_cli import refused
 from tests.models.weights.hosts import Host, host, page
-from vitattack.core import progress as watch
+from vitattack.core import progress
 from vitattack.core.assets import EMBEDDED
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.weights import download
@@ -200,9 +200,9 @@ def test_a_download_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch)
         fetching = Fetching(quiet)
         with fetching.watched():
             for done in (1_000, 5_000_000, 10_000_000):
-                watch.current().progress("lab/model", done, 10_000_000)
-            watch.current().note("a mirror failed")
-            watch.current().warn("this is said always")
+                progress.current().progress("lab/model", done, 10_000_000)
+            progress.current().note("a mirror failed")
+            progress.current().warn("this is said always")
         text = err.getvalue()
         assert ("lab/model" in text and "MB" in text) == shown
         assert ("a mirror failed" in text) != quiet and "this is said always" in text

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import evaluate
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import MOST, NAMES, Auto
 from vitattack.attacks.auto.report import auto_doubts, auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
@@ -77,7 +77,7 @@ JOB = Job("m", "auto", "linf:0.1", "d", "w", "p")
 
 
 def test_the_probe_costs_at_most_its_share_and_hangs_on_seed_and_row_alone() -> None:
-    attack = spec.build("auto", LpBall("linf", 0.1))
+    attack = attack_text.build("auto", LpBall("linf", 0.1))
     assert isinstance(attack, Auto) and attack.assurance is not None
     records = [record(n) for n in range(200)]
     found = due(attack, JOB, records, 1)
@@ -94,7 +94,7 @@ def test_the_probe_costs_at_most_its_share_and_hangs_on_seed_and_row_alone() -> 
 
 
 def test_a_hit_sends_every_survivor_to_autoattack_and_no_hit_ends_it() -> None:
-    attack = spec.build("auto", LpBall("linf", 0.1))
+    attack = attack_text.build("auto", LpBall("linf", 0.1))
     records = [record(n) for n in range(50)] + [record(50, "fooled"), record(51, "clean_wrong")]
     probed = [replace(r, pass_number=PROBED) if r.index < 5 else r for r in records]
     assert due(attack, JOB, probed, PROBED) is None
@@ -105,13 +105,15 @@ def test_a_hit_sends_every_survivor_to_autoattack_and_no_hit_ends_it() -> None:
 
 
 def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -> None:
-    attack = spec.build("auto", LpBall("linf", 0.1))
+    attack = attack_text.build("auto", LpBall("linf", 0.1))
     blind = [record(n, blind=n < 20 * BLIND + 1) for n in range(20)]
     found = due(attack, JOB, blind, 1)
     assert found is not None and found.number == ESCALATED and len(found.rows) == 20
     assert due(attack, JOB, [record(0, "fooled")], 1) is None
-    assert due(spec.build("auto(passes=403)", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
-    assert due(spec.build("pgd", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
+    assert (
+        due(attack_text.build("auto(passes=403)", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
+    )
+    assert due(attack_text.build("pgd", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
     assert due(attack, JOB, [record(0, spent=100)], 1) is None  # 15 % of that pays for nothing
 
 

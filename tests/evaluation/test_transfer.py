@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import Reporter, evaluate
@@ -24,7 +24,7 @@ from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Status, Watch
 from vitattack.records.result import Result
 from vitattack.report.transfer import numbers, tables
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 
 Images = tuple[Tensor, Tensor]
 PGD = "pgd(steps=3, stop=never)"
@@ -77,7 +77,7 @@ def test_off_the_diagonal_everybody_is_attacked_on_the_source(pair: tuple[Victim
     matrix = transfer([one], [two], PGD, data=images, **SETTINGS)
     assert matrix.sources == ("one",) and matrix.targets == ("two",) and list(matrix.white_box) == ["one"]
     cell = matrix.cell("one", "two")
-    attack = spec.build(PGD, parse(BALL))
+    attack = attack_text.build(PGD, parse_threat(BALL))
     with torch.no_grad():
         right, kept = one(x).argmax(1) == y, two(x).argmax(1) == y
     x_adv = attack(one, x, y, rng=SampleRng(0, tuple(range(12)))).x_adv

@@ -10,7 +10,7 @@ import torch
 from pyautoattack.fab_pt import FABAttack_PT
 from torch import Tensor
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.data import load
 from vitattack.models.victim import Victim, frozen
@@ -83,7 +83,7 @@ def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch
     for i in range(len(x)):
         ours, theirs = Watched(victim), Watched(victim)
         theirs.watching = False
-        attack = spec.build(text, LpBall(norm, 1e-4))  # type: ignore[arg-type]
+        attack = attack_text.build(text, LpBall(norm, 1e-4))  # type: ignore[arg-type]
         attack(ours, x[i : i + 1], y[i : i + 1], rng=SampleRng(0, (i,)))
         with double_throughout(monkeypatch), frozen(victim):
             state = torch.get_rng_state()
@@ -104,7 +104,9 @@ def verdicts(text: str, norm: str, n: int, settings: dict[str, int]) -> tuple[Te
     ball = LpBall(norm, EPS[norm])  # type: ignore[arg-type]
     fooled, theirs = [], []
     for a, b in zip(x.split(50), y.split(50), strict=True):
-        fooled.append(spec.build(text, ball)(victim, a, b, rng=SampleRng(0, tuple(range(len(a))))).evidence["fooled"])
+        fooled.append(
+            attack_text.build(text, ball)(victim, a, b, rng=SampleRng(0, tuple(range(len(a))))).evidence["fooled"]
+        )
         with frozen(victim):
             state = torch.get_rng_state()
             reference = FABAttack_PT(victim, norm=THEIRS[norm], eps=EPS[norm], **settings)

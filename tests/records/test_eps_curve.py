@@ -13,22 +13,23 @@ from vitattack.core.errors import UsageError
 from vitattack.records.eps_curve import optimiser_failures
 from vitattack.records.stats import share
 from vitattack.report.evaluation import table
-from vitattack.threats.lp import LpBall, parse_many
+from vitattack.threats.base import parse_threats
+from vitattack.threats.lp import LpBall
 
 Images = tuple[Tensor, Tensor]
 
 
 def test_lists_of_budgets() -> None:
-    assert parse_many("linf:1/255,2/255, 4/255") == tuple(LpBall("linf", k / 255) for k in (1, 2, 4))
-    assert parse_many("linf:8/255,l2:0.5,1") == (LpBall("linf", 8 / 255), LpBall("l2", 0.5), LpBall("l2", 1.0))
-    assert [str(threat) for threat in parse_many("spatial:4px,10deg")] == ["spatial:4px,10deg"]
+    assert parse_threats("linf:1/255,2/255, 4/255") == tuple(LpBall("linf", k / 255) for k in (1, 2, 4))
+    assert parse_threats("linf:8/255,l2:0.5,1") == (LpBall("linf", 8 / 255), LpBall("l2", 0.5), LpBall("l2", 1.0))
+    assert [str(threat) for threat in parse_threats("spatial:4px,10deg")] == ["spatial:4px,10deg"]
     for text, cause in (
         ("linf:1/255,1/255", "named twice"),
         ("1/255,2/255", "names no norm"),
         ("linf:1/255,", "not a number"),
     ):
         with pytest.raises(UsageError, match=cause):
-            parse_many(text)
+            parse_threats(text)
 
 
 def test_each_budget_is_its_own_run(toy: torch.nn.Module, toy_images: Images, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import torch
 
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.threats.lp import LpBall, parse, unit_l2
+from vitattack.threats.base import parse_threat
+from vitattack.threats.lp import LpBall, unit_l2
 
 X = torch.rand(64, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 RNG = SampleRng(0, tuple(range(64)))
@@ -55,8 +56,8 @@ def test_unit_steps_survive_tiny_and_zero_gradients() -> None:
     [("linf:8/255", "linf:8/255"), ("linf:16/510", "linf:8/255"), ("l2:0.5", "l2:0.5"), ("linf:0.031", "linf:0.031")],
 )
 def test_threats_have_one_text(text: str, canonical: str) -> None:
-    assert str(parse(text)) == canonical
-    assert parse(canonical) == parse(text)
+    assert str(parse_threat(text)) == canonical
+    assert parse_threat(canonical) == parse_threat(text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_threats_have_one_text(text: str, canonical: str) -> None:
 )
 def test_wrong_threats_are_answered_with_the_fix(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse(text)
+        parse_threat(text)
 
 
 def test_noise_depends_on_the_sample_alone() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 from vitattack.threats.spatial import Spatial, transform, transforms
 
 
@@ -198,8 +198,8 @@ def test_percent_scale_with_the_input_and_with_each_side() -> None:
     ],
 )
 def test_spatial_threats_have_one_text(text: str, canonical: str) -> None:
-    assert str(parse(text)) == canonical
-    assert parse(canonical) == parse(text)
+    assert str(parse_threat(text)) == canonical
+    assert parse_threat(canonical) == parse_threat(text)
 
 
 @pytest.mark.parametrize(
@@ -216,5 +216,5 @@ def test_spatial_threats_have_one_text(text: str, canonical: str) -> None:
 )
 def test_unclear_spatial_threats_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        parse(text)
+        parse_threat(text)
     assert len(str(caught.value).splitlines()) == 1

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ANY, ATTACKS, LP
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.gradient.starts import STARTS, Start
 from vitattack.attacks.gradient.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.attacks.losses import LOSSES, AnyLoss
@@ -25,12 +25,7 @@ from vitattack.core.errors import WrongThreat as WrongThreat
 from vitattack.core.registry import Registry
 from vitattack.text.bind import Reader, is_required
 from vitattack.text.syntax import Call, Node, parse, short, shown
-from vitattack.threats.lp import LpBall, Threat
-from vitattack.threats.lp import parse as parse_threat
-
-# Where a text is only checked, no option of it depends on the threat: any it is defined for will do.
-SAMPLES = ("linf:8/255", "l2:0.5", "spatial")
-
+from vitattack.threats.base import Threat, examples, parse_threat
 
 T = TypeVar("T")
 
@@ -74,10 +69,11 @@ def canonical(attack: str | Node) -> str:
 
 def for_any_threat(use: Callable[[Threat], T]) -> T:
     """What comes of the first kind of threat that suits the attack in question."""
-    for sample in SAMPLES[:-1]:
+    *most, last = examples()
+    for example in most:
         with suppress(WrongThreat):
-            return use(parse_threat(sample))
-    return use(parse_threat(SAMPLES[-1]))
+            return use(parse_threat(example))
+    return use(parse_threat(last))
 
 
 def held(text: str) -> str | None:
@@ -153,9 +149,9 @@ class _Resolver(Reader):
         if not isinstance(node, Call):
             what = "an attack" if kind is Attack else "a name"
             raise UsageError(f"'{short(self.text)}': {shown(node)} stands where {what} belongs")
-        kinds = KINDS[Attack][node.name].threats if kind is Attack else ANY
-        if self.threat.kind not in kinds:
-            fits = " or ".join(sample for sample in SAMPLES if sample.partition(":")[0] in kinds)
+        kinds = KINDS[Attack][node.name].threats if kind is Attack else None
+        if kinds is not None and self.threat.kind not in kinds:
+            fits = " or ".join(examples(kinds))
             raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
         factory = _factory(kind, node.name)
         signature, hints = _signature(factory)
@@ -169,8 +165,7 @@ class _Resolver(Reader):
             leading = (threat,) if len(plain) < len(signature.parameters) else ()
             return factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
 
-        others = [self.threat] if self.threat.kind not in LP else [LpBall("linf", 0.5), LpBall("l2", 0.5)]
-        tried = [t for t in others if t.kind in kinds]
+        tried = [parse_threat(example) for example in examples(kinds)]
         listed = self._listed(make, tried, parameters, values, texts)
         return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
 

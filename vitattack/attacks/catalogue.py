@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from vitattack.attacks.base import Attack
 from vitattack.core.registry import Registry
+from vitattack.threats.base import THREATS
 
 LP = ("linf", "l2")
-ANY = (*LP, "spatial")
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,16 @@ class Entry:
     paper: str
     quick: str
     needs_attention: bool = False
-    threats: tuple[str, ...] = LP  # kinds of threat it is defined for
+    threats: tuple[str, ...] | None = LP  # kinds of threat it is defined for; None: all of them
     black_box: bool = False  # asks for no gradient
     draws: bool = True  # begins with noise; False: the same point for every seed
     foreign: bool = False  # somebody else's code: what it draws may depend on the batch
     stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None  # names of its stages, given its options
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of threat it is defined for."""
+        return THREATS.in_order if self.threats is None else self.threats
 
     @property
     def summary(self) -> str:
@@ -42,7 +47,7 @@ def register(
     paper: str,
     quick: str,
     needs_attention: bool = False,
-    threats: tuple[str, ...] = LP,
+    threats: tuple[str, ...] | None = LP,
     black_box: bool = False,
     draws: bool = True,
     foreign: bool = False,

@@ -62,6 +62,12 @@ class Registry(Generic[T]):
         self._load_plugins()
         return iter(sorted(self._entries))
 
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        """The names in the order they were added, those of plug-ins last."""
+        self._load_plugins()
+        return tuple(self._entries)
+
     def __getitem__(self, name: str) -> T:
         if name not in self:
             raise UsageError(did_you_mean(self.kind, name, self))

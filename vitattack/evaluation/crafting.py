@@ -18,7 +18,7 @@ from vitattack.models.passes import Passes, counting, share
 from vitattack.models.victim import Victim, check_pixels
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
-from vitattack.threats.lp import Threat
+from vitattack.threats.base import Threat
 
 T = TypeVar("T")
 

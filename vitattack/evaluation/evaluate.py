@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import data as data_sets
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.attacks.aas.report import looks_through_attention
 from vitattack.attacks.base import Attack, Crafted, learns, needs_calibration, sources
@@ -35,8 +35,7 @@ from vitattack.records import stats
 from vitattack.records.job import Job
 from vitattack.records.record import Watch
 from vitattack.records.result import Evaluation, Result
-from vitattack.threats.lp import Threat, parse_many
-from vitattack.threats.lp import parse as parse_threat
+from vitattack.threats.base import Threat, parse_threat, parse_threats
 
 DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_THREAT, DEFAULT_ATTACK = (
     "tiny-vit",
@@ -97,12 +96,12 @@ def evaluate(
     SSIM and, where its weights are at hand, LPIPS of every candidate.
     """
     reporter = reporter or Reporter()
-    budgets = parse_many(threat) if isinstance(threat, str) else as_tuple(threat)
-    texts = [spec.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
+    budgets = parse_threats(threat) if isinstance(threat, str) else as_tuple(threat)
+    texts = [attack_text.canonical(text) for text in ([attacks] if isinstance(attacks, str) else attacks)]
     if scales is not None:
         if not any(map(looks_through_attention, texts)):
             raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
-        texts = list(dict.fromkeys(spec.with_scales(text, read_scales(Path(scales))) for text in texts))
+        texts = list(dict.fromkeys(attack_text.with_scales(text, read_scales(Path(scales))) for text in texts))
     if not texts:
         raise UsageError("no attack is named: write auto, pgd or worst(pgd, gama)")
     if len(set(texts)) < len(texts):
@@ -111,7 +110,7 @@ def evaluate(
         texts = with_perceptual(texts)
     threads = usable_cores() if threads is None else threads
     check_numbers(seed, batch_size, threads, shard)
-    jobs = [(ball, text, spec.build(text, ball)) for ball in budgets for text in texts]
+    jobs = [(ball, text, attack_text.build(text, ball)) for ball in budgets for text in texts]
     if precision != "fp32":
         jobs = [(ball, text, searching(attack, text, precision)) for ball, text, attack in jobs]
     learning = any(learns(attack) for _, _, attack in jobs)
@@ -190,7 +189,7 @@ def evaluate(
 def with_perceptual(texts: Sequence[str]) -> list[str]:
     """Attacks that also measure what they made, by LPIPS too where this machine has its weights."""
     more = f"lpips={lpips_missing() is None}"
-    return [t if t.startswith("perceptual(") else spec.canonical(f"perceptual({t}, {more})") for t in texts]
+    return [t if t.startswith("perceptual(") else attack_text.canonical(f"perceptual({t}, {more})") for t in texts]
 
 
 def searching(attack: Attack, text: str, precision: Precision) -> Attack:
@@ -359,4 +358,4 @@ class Crafter:
 def attack(text: str, *, threat: str | Threat = DEFAULT_THREAT) -> Crafter:
     """The attack a text names, ready to be called on a module, images in [0,1] and labels."""
     ball = parse_threat(threat) if isinstance(threat, str) else threat
-    return Crafter(spec.canonical(text), ball, spec.build(text, ball))
+    return Crafter(attack_text.canonical(text), ball, attack_text.build(text, ball))

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.attacks.base import Crafted
 from vitattack.models.victim import Victim, frozen
 from vitattack.records.record import SampleRecord, Status
-from vitattack.threats.lp import Threat
+from vitattack.threats.base import Threat
 
 # Evidence that has its own column in a record, or is spent on other columns.
 COLUMNS = {"fooled", "first_fooled", "forwards", "backwards"}

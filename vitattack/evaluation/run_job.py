@@ -27,7 +27,7 @@ from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Watch
 from vitattack.records.result import Result
 from vitattack.records.store import Sink, dump, finished, read_json, write_atomically
-from vitattack.threats.lp import Threat
+from vitattack.threats.base import Threat
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from vitattack.models.victim import Victim
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Watch
 from vitattack.records.store import Sink, whole_batches
-from vitattack.threats.lp import Threat
+from vitattack.threats.base import Threat
 
 PROBED, ESCALATED = 2, 3  # numbers of passes
 # Gradients that vanish on more than this share of the survivors need no probe: gradient attacks were blind.

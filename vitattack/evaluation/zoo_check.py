@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.data import asked
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.evaluation.crafting import read_batch
@@ -73,7 +73,7 @@ def look(
     return Look(
         model=name,
         file=str(path),
-        sha256=wanted or home.file_sha256(path),
+        sha256=wanted or files.file_sha256(path),
         hash_from=who,
         parameters=sum(p.numel() for p in loaded.victim.parameters()),
         data=text,

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from vitattack.records.stats import Accuracy
-from vitattack.threats.lp import LpBall, parse
+from vitattack.threats.base import parse_threat
+from vitattack.threats.lp import LpBall
 
 
 def optimiser_failures(points: Sequence[tuple[str, Accuracy]]) -> list[str]:
@@ -15,7 +16,7 @@ def optimiser_failures(points: Sequence[tuple[str, Accuracy]]) -> list[str]:
 
     A larger ball holds the smaller one, so that only an attack that lost its way can make more images look robust.
     """
-    balls = [(ball, accuracy) for text, accuracy in points if isinstance(ball := parse(text), LpBall)]
+    balls = [(ball, accuracy) for text, accuracy in points if isinstance(ball := parse_threat(text), LpBall)]
     found = []
     for norm in dict.fromkeys(ball.norm for ball, _ in balls):
         run = sorted(((b, a) for b, a in balls if b.norm == norm), key=lambda pair: pair[0].eps)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ANY, ATTACKS
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
@@ -33,7 +33,7 @@ def passes(text: str) -> tuple[int, int]:
     """Forwards and backwards that an attack spends on a sample it cannot fool."""
     victim = Victim(_Stubborn(), name="stubborn", num_classes=CLASSES, input_size=4)
     x = torch.full((1, 3, 4, 4), 0.5)
-    attack = spec.for_any_threat(lambda threat: spec.build(text, threat))
+    attack = attack_text.for_any_threat(lambda threat: attack_text.build(text, threat))
     crafted = attack(victim, x, torch.zeros(1, dtype=torch.long), rng=SampleRng(0, (0,)))
     return int(crafted.evidence["forwards"]), int(crafted.evidence["backwards"])
 
@@ -55,7 +55,7 @@ def listing() -> tuple[Table, list[dict[str, Any]]]:
             (
                 name,
                 "-" if cost is None else f"{cost[0]} + {cost[1]}",
-                "all" if entry.threats == ANY else " ".join(entry.threats),
+                "all" if entry.threats is None else " ".join(entry.kinds),
                 f"{entry.summary} {entry.paper}.",
             )
         )
@@ -65,7 +65,7 @@ def listing() -> tuple[Table, list[dict[str, Any]]]:
                 "name": name,
                 "summary": entry.summary,
                 "paper": entry.paper,
-                "threats": list(entry.threats),
+                "threats": list(entry.kinds),
                 "forwards": forwards,
                 "backwards": backwards,
             }
@@ -84,7 +84,7 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
     hints = typing.get_type_hints(entry.factory)
     options = []
     for key, parameter in inspect.signature(entry.factory).parameters.items():
-        if spec.is_threat(hints[key]):
+        if attack_text.is_threat(hints[key]):
             continue
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             options.append(("...", "its own", "options of what is named"))
@@ -96,10 +96,10 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
         "summary": entry.summary,
         "details": inspect.getdoc(entry.factory),
         "paper": entry.paper,
-        "threats": list(entry.threats),
+        "threats": list(entry.kinds),
         "options": [dict(zip(("name", "default", "may_be"), row, strict=True)) for row in options],
     }
-    notes = [str(content["details"]), f"paper: {entry.paper}", f"for threats: {', '.join(entry.threats)}"]
+    notes = [str(content["details"]), f"paper: {entry.paper}", f"for threats: {', '.join(entry.kinds)}"]
     cost = price(name)
     if cost is not None:
         content |= {"forwards": cost[0], "backwards": cost[1]}
@@ -110,7 +110,7 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
 
 
 def _default(value: Any) -> str:
-    for kind, registry in spec.KINDS.items():
+    for kind, registry in attack_text.KINDS.items():
         for name in registry if kind is not Attack else ():
             if type(value) is registry[name]:
                 return name
@@ -118,7 +118,7 @@ def _default(value: Any) -> str:
 
 
 def _may_be(hint: Any) -> str:
-    for kind, registry in spec.KINDS.items():
+    for kind, registry in attack_text.KINDS.items():
         if hint is kind or set(typing.get_args(kind)) & set(typing.get_args(hint)) or kind in typing.get_args(hint):
             return f"{registry.kind}: {', '.join(registry)}"
     if typing.get_origin(hint) is typing.Literal:

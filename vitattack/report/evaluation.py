@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from vitattack.attacks import attack_text as spec
-from vitattack.attacks import stages
+from vitattack.attacks import attack_text, stages
 from vitattack.attacks.aas.report import referee
 from vitattack.attacks.auto.report import auto_report
 from vitattack.attacks.perceptual.report import appearance
@@ -57,7 +56,7 @@ def table(evaluation: Evaluation) -> Table:
 
 def label(text: str) -> str:
     """An attack as rows name it: the wrapper that only measures goes without saying."""
-    return (spec.held(text) or text) if text.startswith("perceptual(") else text
+    return (attack_text.held(text) or text) if text.startswith("perceptual(") else text
 
 
 def _stages(result: Result, several: bool) -> Iterator[str]:

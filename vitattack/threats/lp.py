@@ -1,17 +1,15 @@
-"""What the attacker may do to an image: the budget, the [0,1] box, and the only clamp in the code base.
-
-torch is imported where pixels are touched, so that a threat can be read without it.
-"""
+"""Lp balls: the budget, the [0,1] box, and the only clamp in the code base."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
+from vitattack.threats.base import NOTHING, Evidence, ThreatKind, per_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,28 +21,6 @@ NORMS = ("linf", "l2")
 RELATIVE_SLACK, ABSOLUTE_SLACK = 1e-5, 1e-7
 # An l2 budget beyond this is surely meant in units of 1/255.
 LARGEST_L2 = 50.0
-
-
-Evidence = Mapping[str, "Tensor"]
-NOTHING: Evidence = {}
-
-
-class Threat(Protocol):
-    """What an attacker may do to an image, as a value with a canonical text."""
-
-    @property
-    def kind(self) -> str: ...
-
-    def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
-        """(B,) how far each image was changed, in the threat's own measure."""
-
-    def allows(self, x: Tensor, x_adv: Tensor, evidence: Evidence = NOTHING) -> Tensor:
-        """(B,) whether each image is one the attacker may show; `evidence` is what the attack says of it."""
-
-
-def per_row(values: Tensor, like: Tensor) -> Tensor:
-    """(B,) shaped to multiply (B, C, H, W)."""
-    return values.view(-1, *([1] * (like.dim() - 1)))
 
 
 @dataclass(frozen=True)
@@ -135,36 +111,17 @@ def eps_text(eps: float) -> str:
     return f"{steps}/255" if steps and steps / 255 == eps else f"{eps:.17g}" if float(f"{eps:g}") != eps else f"{eps:g}"
 
 
-def parse(text: str) -> Threat:
-    """`linf:8/255`, `l2:0.5` -> LpBall; `spatial`, `spatial:16px,30deg` -> Spatial."""
-    norm, colon, number = text.strip().partition(":")
-    if norm == "spatial":
-        from vitattack.threats.spatial import parse as parse_spatial  # it builds on this module
-
-        return parse_spatial(number)
-    if not colon:
-        number = "8/255" if norm in ("", *NORMS) else norm
-        raise UsageError(f"threat '{text}' names no norm: write linf:{number} or l2:{number}")
-    if norm not in NORMS:
-        raise UsageError(did_you_mean("norm", norm, (*NORMS, "spatial")))
+def _parse(norm: Literal["linf", "l2"], number: str) -> LpBall:
+    """The ball of a budget such as `8/255` or `0.03`."""
+    if not number:
+        raise UsageError(f"threat '{norm}' names no budget: write linf:8/255 or l2:8/255")
     top, slash, bottom = number.partition("/")
     try:
         eps = float(top) / (float(bottom) if slash else 1.0)
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"eps '{number}' is not a number: write {norm}:8/255 or {norm}:0.03") from None
-    return LpBall("linf" if norm == "linf" else "l2", eps)
+    return LpBall(norm, eps)
 
 
-def parse_many(text: str) -> tuple[Threat, ...]:
-    """`linf:1/255,2/255,4/255` -> one threat for each budget; a budget without a norm takes the one before it."""
-    if text.strip().startswith("spatial"):
-        return (parse(text),)
-    found: list[Threat] = []
-    norm = ""
-    for part in text.split(","):
-        norm = part.partition(":")[0] if ":" in part else norm
-        found.append(parse(part if ":" in part or not norm else f"{norm}:{part.strip()}"))
-    texts = [str(threat) for threat in found]
-    if len(set(texts)) < len(texts):
-        raise UsageError(f"a budget is named twice in '{text}': name each once")
-    return tuple(found)
+LINF = ThreatKind(partial(_parse, "linf"), "linf:8/255")
+L2 = ThreatKind(partial(_parse, "l2"), "l2:0.5")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from vitattack.core.errors import UsageError
-from vitattack.threats.lp import NOTHING, Evidence, per_row
+from vitattack.threats.base import NOTHING, Evidence, ThreatKind, per_row
 
 if TYPE_CHECKING:  # a threat can be read without it
     from torch import Tensor
@@ -126,7 +126,7 @@ def _text(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
-def parse(text: str) -> Spatial:
+def _parse(text: str) -> Spatial:
     """`16px,30deg` or `4.17%,30deg`; nothing for the ranges of Bhojanapalli et al., ICCV 2021."""
     if not text.strip():
         return Spatial()
@@ -136,3 +136,6 @@ def parse(text: str) -> Spatial:
             f"spatial threat '{text}' is not understood: write spatial, spatial:16px,30deg or spatial:4.17%,30deg"
         )
     return Spatial(float(found[1]), float(found[3]), "px" if found[2] == "px" else "%")
+
+
+SPATIAL = ThreatKind(_parse, "spatial", listed=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
+from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
-from vitattack.threats.lp import parse as parse_threat
 from vitattack.train.data.augment import AUGMENTS, Augment
 from vitattack.train.hooks.hooks import HOOKS, Hook
 from vitattack.train.loop.optim import OPTIMISERS, RATES, OptimiserMaker, Rate
@@ -17,7 +17,7 @@ from vitattack.train.recipe import Recipe
 
 T = TypeVar("T")
 
-spec.KINDS.update(
+attack_text.KINDS.update(
     {Objective: OBJECTIVES, Hook: HOOKS, Augment: AUGMENTS, OptimiserMaker: OPTIMISERS, Rate: RATES},
 )
 
@@ -71,6 +71,6 @@ def lp_ball(text: str) -> LpBall:
 
 def _part(key: str, text: str, kind: Any, ball: LpBall) -> tuple[Any, str]:
     try:
-        return spec.part(text, kind, ball)
+        return attack_text.part(text, kind, ball)
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from error

@@ -16,7 +16,7 @@ from vitattack.core.assets import RECIPES
 from vitattack.core.errors import UsageError
 from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
-from vitattack.text import yaml_lines as lines
+from vitattack.text import yaml_lines
 
 DEEPEST = 5
 SUFFIXES = (".yaml", ".yml")
@@ -118,7 +118,7 @@ def _changed(hint: Any, key: str, value: str) -> Any:
         cuts = [at for at, c in enumerate(inner) if c == "," and inner[:at].count("(") == inner[:at].count(")")]
         parts = [inner[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(inner)], strict=True)]
         return [part for part in parts if part]
-    return lines.parse(value, printable(f"{key}=...")).plain
+    return yaml_lines.parse(value, printable(f"{key}=...")).plain
 
 
 def of_json(content: Mapping[str, Any]) -> Recipe:
@@ -144,7 +144,7 @@ def _content(text: str, depth: int) -> dict[str, Any]:
 
 def _keys(path: Path) -> dict[str, Any]:
     """The keys of one file."""
-    content = lines.load(path, "recipe").plain
+    content = yaml_lines.load(path, "recipe").plain
     if not isinstance(content, dict):
         raise UsageError(f"'{path.name}' is no recipe: write keys and values, such as objective: trades(beta=6)")
     if content.pop("schema", 1) != 1:

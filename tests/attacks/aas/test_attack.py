@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.aas.attack import AAS
 from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
 from vitattack.attacks.aas.report import referee
@@ -45,7 +45,7 @@ def layers_of(victim: Victim) -> AttentionMap:
 
 
 def prepared(text: str, victim: Victim) -> AAS:
-    attack = spec.build(text, BALL).prepare(victim, lambda: labelled(32, 17), rng=RNG)
+    attack = attack_text.build(text, BALL).prepare(victim, lambda: labelled(32, 17), rng=RNG)
     assert isinstance(attack, AAS)
     return attack
 
@@ -153,13 +153,13 @@ def test_every_reading_of_the_paper_runs(toy: Victim, toy_images: Images, option
 
 def test_the_default_search_costs_at_most_a_twentieth_of_pgd_100_on_1000_images(toy: Victim) -> None:
     with counting(toy) as passes:
-        spec.build("aas+pgd", BALL).prepare(toy, lambda: labelled(128, 17), rng=RNG)
+        attack_text.build("aas+pgd", BALL).prepare(toy, lambda: labelled(128, 17), rng=RNG)
     assert 0 < passes.forwards + passes.backwards <= 0.05 * 1000 * 201
 
 
 def test_what_was_learned_comes_back_from_json(toy: Victim, toy_images: Images) -> None:
     attack = prepared("aas(pgd(steps=3), steps=3, per=head)", toy)
-    again = spec.build("aas(pgd(steps=3), steps=3, per=head)", BALL).recall(  # type: ignore[attr-defined]
+    again = attack_text.build("aas(pgd(steps=3), steps=3, per=head)", BALL).recall(  # type: ignore[attr-defined]
         toy, json.loads(json.dumps(attack.learned()))
     )
     assert again == attack
@@ -220,7 +220,7 @@ def test_double_is_the_same_function(toy: Victim) -> None:
 def test_a_factor_of_one_is_the_plain_attack(toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
     rng = SampleRng(0, tuple(range(12)))
-    plain = spec.build("pgd(steps=3)", BALL)(toy, x, y, rng=rng)
+    plain = attack_text.build("pgd(steps=3)", BALL)(toy, x, y, rng=rng)
     crafted = prepared("scale(1, pgd(steps=3))", toy)(toy, x, y, rng=rng)
     assert torch.equal(crafted.x_adv, plain.x_adv)
     for name in ("base_fooled", "aas_fooled", "scaled_fooled", "scaled_examples_fool_plain"):
@@ -269,7 +269,7 @@ def test_the_referee_counts_what_really_happens(toy_images: Images) -> None:
         def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
             return logits
 
-    examples = spec.build("pgd(steps=3)", BALL)(OnItsOwn(), x, y, rng=rng).x_adv
+    examples = attack_text.build("pgd(steps=3)", BALL)(OnItsOwn(), x, y, rng=rng).x_adv
     with torch.no_grad():
         fools_scaled, fools_plain = view(examples).argmax(1) != y, victim(examples).argmax(1) != y
     assert found.clean_scaled.correct == int(scaled_right.sum())
@@ -337,7 +337,7 @@ def test_inside_other_attacks_there_is_no_report(toy_images: Images) -> None:
 @pytest.mark.parametrize("options", ["mode=backward_only, per=head", "per=head", "mode=backward_only"])
 def test_any_attack_may_be_held_in_any_mode(toy: Victim, toy_images: Images, inner: str, options: str) -> None:
     for ball in (BALL, LpBall("l2", 0.1)):
-        attack = spec.build(f"aas({inner}, restarts=1, steps=1, calibration=8, {options})", ball)
+        attack = attack_text.build(f"aas({inner}, restarts=1, steps=1, calibration=8, {options})", ball)
         ready = attack.prepare(toy, lambda: labelled(8, 17), rng=RNG)
         crafted = ready(toy, *toy_images, rng=SampleRng(0, tuple(range(12))))
         assert ball.allows(toy_images[0], crafted.x_adv).all()

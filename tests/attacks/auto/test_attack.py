@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.auto.assurance import STAGES
 from vitattack.attacks.auto.attack import BLOCK, NAMES, TAIL, Auto, Stage
 from vitattack.attacks.auto.probes import AGREEMENT, agreement, attention
@@ -35,7 +35,7 @@ class Levels(nn.Module):
 
 
 def built(text: str, ball: LpBall = BALL) -> Auto:
-    attack = spec.build(text, ball)
+    attack = attack_text.build(text, ball)
     assert isinstance(attack, Auto)
     return attack
 
@@ -54,7 +54,7 @@ def test_who_stands_is_who_autoattacks_gradients_leave() -> None:
     y = victim(x).detach().argmax(1)
     ball, rng = LpBall("linf", 0.004), SampleRng(0, tuple(range(24)))
     left = ~built("auto", ball)(victim, x, y, rng=rng).evidence["fooled"]
-    theirs = spec.build("worst(apgd_ce, apgd_t)", ball)
+    theirs = attack_text.build("worst(apgd_ce, apgd_t)", ball)
     wanted = ~theirs.prepare(victim, lambda: (x, y), rng=rng)(victim, x, y, rng=rng).evidence["fooled"]
     assert not bool((left & ~wanted).any())
     assert 4 <= int(left.sum()) <= 19  # neither all nor none, or nothing is compared
@@ -146,7 +146,7 @@ def test_a_budget_is_never_exceeded_and_is_spent(passes: int) -> None:
 
 def test_a_budget_below_the_first_stage_is_refused() -> None:
     with pytest.raises(UsageError, match="pays for no stage of auto: give at least 107"):
-        spec.build("auto(passes=106)", BALL)
+        attack_text.build("auto(passes=106)", BALL)
 
 
 def test_until_converged_every_survivor_pays_for_the_round_that_breaks_nobody() -> None:
@@ -263,7 +263,7 @@ def test_stages_are_named_and_counted() -> None:
 
 def test_auto_is_told_apart_from_what_it_is_not() -> None:
     with pytest.raises(UsageError, match="chooses its losses itself"):
-        spec.build("targets(auto)", BALL)
+        attack_text.build("targets(auto)", BALL)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
-from vitattack.attacks import attack_text as spec
-from vitattack.attacks.autoattack import reference as from_autoattack
+from vitattack.attacks import attack_text
+from vitattack.attacks.autoattack import reference
 from vitattack.attacks.autoattack.flags import Flag
 from vitattack.attacks.foreign.sandbox import seed_of, seeded
 from vitattack.attacks.stages import broken
@@ -62,7 +62,7 @@ def plane(model: nn.Module, classes: int) -> Case:
 def directly(case: Case, ball: LpBall, version: str, steps: int, queries: int) -> Tensor:
     """The package itself, as its users call it, with fewer steps."""
     victim, x, y = case
-    norm = from_autoattack.NORMS[ball.norm]
+    norm = reference.NORMS[ball.norm]
     whole = theirs.AutoAttack(victim, norm=norm, eps=ball.eps, seed=seed_of(RNG), version=version)
     kinds = importlib.import_module("pyautoattack.autopgd_base")
     for name, kind in (("apgd", kinds.APGDAttack), ("apgd_targeted", kinds.APGDAttack_targeted)):
@@ -83,7 +83,7 @@ def directly(case: Case, ball: LpBall, version: str, steps: int, queries: int) -
 def test_pixels_and_verdicts_are_those_of_the_package(case: Case, norm: str, version: str, steps: int) -> None:
     victim, x, y = case
     expected = directly(case, BALLS[norm], version, steps, queries=10)
-    attack = spec.build(f"autoattack_ref(version={version}, steps={steps}, queries=10)", BALLS[norm])
+    attack = attack_text.build(f"autoattack_ref(version={version}, steps={steps}, queries=10)", BALLS[norm])
     x_adv, evidence = attack(victim, x, y, rng=RNG)
     assert torch.equal(x_adv, expected)
     with torch.no_grad():
@@ -100,15 +100,15 @@ def test_full_settings_on_a_few_images_are_those_of_the_package(case: Case) -> N
     with seeded(RNG), frozen(victim):
         whole = theirs.AutoAttack(victim, norm="Linf", eps=ball.eps, seed=seed_of(RNG), version="standard")
         expected, _ = whole.run_standard_evaluation(x, y, batch_size=N)
-    found = spec.build("autoattack_ref", ball)(victim, x, y, rng=RNG)
+    found = attack_text.build("autoattack_ref", ball)(victim, x, y, rng=RNG)
     assert torch.equal(found.x_adv, expected)
 
 
 def test_each_stage_gets_those_who_stand_and_says_whom_it_broke(case: Case) -> None:
     victim, x, y = case
     ball = BALLS["linf"]
-    weak = spec.build("autoattack_ref(stages=('apgd-ce',), steps=1)", ball)(victim, x, y, rng=RNG)
-    both = spec.build("autoattack_ref(stages=('apgd-ce', 'apgd-t'), steps=1)", ball)(victim, x, y, rng=RNG)
+    weak = attack_text.build("autoattack_ref(stages=('apgd-ce',), steps=1)", ball)(victim, x, y, rng=RNG)
+    both = attack_text.build("autoattack_ref(stages=('apgd-ce', 'apgd-t'), steps=1)", ball)(victim, x, y, rng=RNG)
     first = weak.evidence["fooled"]
     assert first.any() and not first.all()
     assert torch.equal(both.evidence["stage"] == 0, first)
@@ -122,7 +122,7 @@ def test_each_stage_gets_those_who_stand_and_says_whom_it_broke(case: Case) -> N
 def test_a_robust_sample_costs_what_is_published() -> None:
     """7,857 forwards, of which the run makes the clean one, 7 more for the checks, and 1,910 backwards."""
     victim, x, y = plane(Plane(10), 10)
-    attack = spec.build("autoattack_ref", LpBall("linf", 0.0))
+    attack = attack_text.build("autoattack_ref", LpBall("linf", 0.0))
     with counting(victim) as passes:
         evidence = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,))).evidence
     assert int(evidence["forwards"]) == passes.forwards == 7857 - 1 + 7
@@ -134,7 +134,7 @@ def test_a_robust_sample_costs_what_is_published() -> None:
 def test_few_classes_leave_out_what_cannot_be_done(classes: int, version: str) -> None:
     victim, x, y = plane(Plane(classes), classes)
     ball = LpBall("linf", 2 / 255)
-    attack = spec.build(f"autoattack_ref(version={version}, steps=3, queries=5)", ball)
+    attack = attack_text.build(f"autoattack_ref(version={version}, steps=3, queries=5)", ball)
     x_adv, evidence = attack(victim, x, y, rng=RNG)
     assert ball.allows(x, x_adv).all()
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_few_classes_leave_out_what_cannot_be_done(classes: int, version: str) -
 def test_nothing_left_is_refused_in_one_line() -> None:
     victim, x, y = plane(Plane(3), 3)
     with pytest.raises(UsageError, match="apgd-t need at least 4 classes, the model has 3: use apgd-ce"):
-        spec.build("autoattack_ref(stages=('apgd-t',))", BALLS["linf"])(victim, x, y, rng=RNG)
+        attack_text.build("autoattack_ref(stages=('apgd-t',))", BALLS["linf"])(victim, x, y, rng=RNG)
 
 
 class Odd(Plane):
@@ -182,7 +182,7 @@ def test_the_checks_of_the_package_become_doubts(how: str, flag: Flag, doubt: st
     victim, x, y = plane(Odd(how), 5)
     text = "autoattack_ref(stages=('apgd-dlr',), steps=2)"
     trace = sys.gettrace()
-    flags = spec.build(text, BALLS["linf"])(victim, x, y, rng=RNG).evidence["flags"]
+    flags = attack_text.build(text, BALLS["linf"])(victim, x, y, rng=RNG).evidence["flags"]
     assert sys.gettrace() is trace
     assert all(int(f) == flag for f in flags)
     doubts = evaluate(victim, text, threat="linf:3/255", data=(x, y), threads=1).doubts
@@ -206,9 +206,11 @@ def test_results_name_the_stages(text: str, names: tuple[str, ...]) -> None:
 
 def test_settings_below_autoattack_are_doubted() -> None:
     ball = BALLS["linf"]
-    assert spec.build("autoattack_ref", ball).doubts() == ()
-    assert "apgd-t, fab-t, square left out" in spec.build("autoattack_ref(stages=('apgd-ce',))", ball).doubts()[0]
-    assert "not 50 and 5000" in spec.build("autoattack_ref(steps=50)", ball).doubts()[0]
+    assert attack_text.build("autoattack_ref", ball).doubts() == ()
+    assert (
+        "apgd-t, fab-t, square left out" in attack_text.build("autoattack_ref(stages=('apgd-ce',))", ball).doubts()[0]
+    )
+    assert "not 50 and 5000" in attack_text.build("autoattack_ref(steps=50)", ball).doubts()[0]
 
 
 @pytest.mark.parametrize(
@@ -224,12 +226,12 @@ def test_settings_below_autoattack_are_doubted() -> None:
 )
 def test_wrong_options_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        spec.build(text, BALLS["linf"])(*plane(Plane(5), 5), rng=RNG)
+        attack_text.build(text, BALLS["linf"])(*plane(Plane(5), 5), rng=RNG)
     assert "\n" not in str(caught.value)
 
 
 def fresh_package(monkeypatch: pytest.MonkeyPatch, **modules: Any) -> None:
-    from_autoattack.package.cache_clear()
+    reference.package.cache_clear()
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
 
@@ -239,9 +241,9 @@ def test_without_a_package_one_line_says_how_to_get_it(monkeypatch: pytest.Monke
     fresh_package(monkeypatch, autoattack=None, pyautoattack=None)
     try:
         with pytest.raises(UsageError, match="pip install pyautoattack$"):
-            spec.build("autoattack_ref", BALLS["linf"])(victim, x, y, rng=RNG)
+            attack_text.build("autoattack_ref", BALLS["linf"])(victim, x, y, rng=RNG)
     finally:
-        from_autoattack.package.cache_clear()
+        reference.package.cache_clear()
 
 
 def test_the_official_package_comes_first(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
@@ -259,13 +261,13 @@ def test_the_official_package_comes_first(monkeypatch: pytest.MonkeyPatch, case:
     module.__spec__ = ModuleSpec("autoattack", None, is_package=True)
     module.AutoAttack = official  # type: ignore[attr-defined]
     text = "autoattack_ref(stages=('apgd-ce',), steps=3)"
-    expected = spec.build(text, BALLS["linf"])(victim, x, y, rng=RNG).x_adv
+    expected = attack_text.build(text, BALLS["linf"])(victim, x, y, rng=RNG).x_adv
     checks = importlib.import_module("pyautoattack.checks")
     fresh_package(monkeypatch, **{"autoattack": module, "autoattack.checks": checks})
     try:
-        found = spec.build(text, BALLS["linf"])(victim, x, y, rng=RNG).x_adv
+        found = attack_text.build(text, BALLS["linf"])(victim, x, y, rng=RNG).x_adv
     finally:
-        from_autoattack.package.cache_clear()
+        reference.package.cache_clear()
     assert torch.equal(found, expected)
     assert built == [{"verbose": False, "version": "standard", "device": torch.device("cpu")}]
 
@@ -275,6 +277,6 @@ def test_a_script_of_that_name_is_not_the_package(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(tmp_path)
     fresh_package(monkeypatch)
     try:
-        assert from_autoattack.package() == "pyautoattack"
+        assert reference.package() == "pyautoattack"
     finally:
-        from_autoattack.package.cache_clear()
+        reference.package.cache_clear()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.attacks.test_closed_form import gain
 from tests.conftest import batch, linear_victim
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.black_box.square import BLOCK, Square
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -80,4 +80,4 @@ def test_images_of_any_shape_are_attacked_inside_box_and_budget(norm: str, shape
 @pytest.mark.parametrize("text", ["square(queries=0)", "square(p=0)", "square(p=1.5)", "square(loss=gama)"])
 def test_settings_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="square|p="):
-        spec.build(text, BALLS["linf"])
+        attack_text.build(text, BALLS["linf"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import attack
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.black_box.transfer import carried, resized, source_digest, source_model
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -18,11 +18,12 @@ from vitattack.data.imagenet.classes import asked, subset
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
-from vitattack.threats.lp import LpBall, parse
+from vitattack.threats.base import parse_threat
+from vitattack.threats.lp import LpBall
 
 SOURCE = "tiny-vit-standard"
 TEXT = f'transfer("{SOURCE}", pgd(steps=3, stop=never))'
-LINF = parse("linf:8/255")
+LINF = parse_threat("linf:8/255")
 Images = tuple[Tensor, Tensor]
 
 
@@ -49,9 +50,9 @@ def small() -> Victim:
 def test_the_candidates_are_those_of_the_inner_attack_on_the_source(toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
     source = source_model(SOURCE, "cpu")
-    inner = spec.build("pgd(steps=3, stop=never)", LINF)
+    inner = attack_text.build("pgd(steps=3, stop=never)", LINF)
     with counting(source) as there, counting(toy) as here:
-        crafted = spec.build(TEXT, LINF)(toy, x, y, rng=rng(12))
+        crafted = attack_text.build(TEXT, LINF)(toy, x, y, rng=rng(12))
     expected = inner(source, x, y, rng=rng(12))
     assert torch.equal(crafted.x_adv, expected.x_adv)
     assert not torch.equal(crafted.x_adv, inner(toy, x, y, rng=rng(12)).x_adv)
@@ -65,10 +66,10 @@ def test_the_candidates_are_those_of_the_inner_attack_on_the_source(toy: Victim,
 
 @pytest.mark.parametrize("threat", ["linf:8/255", "l2:0.5"])
 def test_another_input_size_is_resized_there_and_back(threat: str) -> None:
-    ball, victim, x = parse(threat), small(), resized(toy_pictures(), 16)
+    ball, victim, x = parse_threat(threat), small(), resized(toy_pictures(), 16)
     with torch.no_grad():
         y = victim(x).argmax(1)
-    crafted = spec.build(TEXT, ball)(victim, x, y, rng=rng(12))
+    crafted = attack_text.build(TEXT, ball)(victim, x, y, rng=rng(12))
     assert crafted.x_adv.shape == x.shape and ball.allows(x, crafted.x_adv).all()
     assert (ball.size(x, crafted.x_adv) > 0).all()
     assert (crafted.evidence["resized"] == 1).all()
@@ -106,11 +107,11 @@ def test_the_source_is_asked_among_the_classes_of_the_victim(monkeypatch: pytest
     victim = asked(full("victim", 1), classes)
     y = victim(x).argmax(1)
     nothing = lambda: (x[:0], y[:0])  # noqa: E731
-    crafted = spec.build(TEXT, LINF).prepare(victim, nothing, rng=rng(1))(victim, x, y, rng=rng(8))
-    expected = spec.build("pgd(steps=3, stop=never)", LINF)(asked(source, classes), x, y, rng=rng(8))
+    crafted = attack_text.build(TEXT, LINF).prepare(victim, nothing, rng=rng(1))(victim, x, y, rng=rng(8))
+    expected = attack_text.build("pgd(steps=3, stop=never)", LINF)(asked(source, classes), x, y, rng=rng(8))
     assert torch.equal(crafted.x_adv, expected.x_adv) and crafted.evidence["source_backwards"].tolist() == [3] * 8
     with pytest.raises(UsageError, match="has 1000 classes, the victim has 10"):
-        spec.build(TEXT, LINF).prepare(tiny_vit(), nothing, rng=rng(1))
+        attack_text.build(TEXT, LINF).prepare(tiny_vit(), nothing, rng=rng(1))
 
 
 def test_a_change_arrives_as_it_was_made_and_no_change_as_none() -> None:
@@ -138,16 +139,16 @@ def test_a_change_arrives_as_it_was_made_and_no_change_as_none() -> None:
 )
 def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
-        spec.build(text, LINF)
+        attack_text.build(text, LINF)
     assert "\n" not in str(refused.value)
 
 
 def test_other_classes_and_other_threats_are_refused() -> None:
     victim = Victim(nn.Identity(), name="seven", num_classes=7, input_size=32)
     with pytest.raises(UsageError, match="has 10 classes, the victim has 7"):
-        spec.build(TEXT, LINF).prepare(victim, lambda: (torch.empty(0), torch.empty(0)), rng=rng(1))
+        attack_text.build(TEXT, LINF).prepare(victim, lambda: (torch.empty(0), torch.empty(0)), rng=rng(1))
     with pytest.raises(UsageError, match="not defined for spatial threats"):
-        spec.build(TEXT, parse("spatial"))
+        attack_text.build(TEXT, parse_threat("spatial"))
 
 
 def test_the_weights_of_the_source_are_in_the_key(tmp_path: Path, toy_images: Images) -> None:
@@ -203,7 +204,7 @@ def test_what_the_inner_attack_learns_it_learns_on_the_source(tmp_path: Path, to
     ],
 )
 def test_stopping_at_the_first_success_is_a_doubt(inner: str, hurried: bool) -> None:
-    doubts = spec.build(f'transfer("{SOURCE}", {inner})', LINF).doubts()
+    doubts = attack_text.build(f'transfer("{SOURCE}", {inner})', LINF).doubts()
     assert any("first errs" in doubt for doubt in doubts) == hurried
 
 

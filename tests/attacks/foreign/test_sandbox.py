@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack.flags import Flag, doubts_of
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet, seed_of, seeded
 from vitattack.core.errors import UsageError, VitattackError
@@ -89,9 +89,9 @@ def test_candidates_outside_the_budget_are_dropped(toy: Victim, toy_images: tupl
 def test_double_precision_and_views_are_no_obstacle(text: str, toy: Victim, toy_images: tuple[Tensor, Tensor]) -> None:
     x, y = toy_images
     rng = SampleRng(0, tuple(range(12)))
-    attack = spec.build(text, LpBall("linf", 16 / 255))
+    attack = attack_text.build(text, LpBall("linf", 16 / 255))
     single = attack(toy, x, y, rng=rng)
-    through = spec.build(f"fp64+{text}", LpBall("linf", 16 / 255))(toy, x, y, rng=rng)
+    through = attack_text.build(f"fp64+{text}", LpBall("linf", 16 / 255))(toy, x, y, rng=rng)
     double = attack(toy.double(), x.double(), y, rng=rng)
     assert double.x_adv.dtype == torch.float64
     assert BALL.size(x, through.x_adv).max() <= 16 / 255 + 1e-6
@@ -104,7 +104,7 @@ def test_double_precision_and_views_are_no_obstacle(text: str, toy: Victim, toy_
 @pytest.mark.parametrize("wrapper", ["eot", "targets"])
 def test_wrappers_that_change_the_loss_are_refused(wrapper: str, inner: str) -> None:
     with pytest.raises(UsageError, match="(a loss|losses) of (its|their) own"):
-        spec.build(f"{wrapper}({inner})", BALL)
+        attack_text.build(f"{wrapper}({inner})", BALL)
 
 
 def test_flags_become_doubts_once() -> None:

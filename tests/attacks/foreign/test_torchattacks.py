@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.foreign.torchattacks import REFUSED, TorchAttack, class_of, norms
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, digest
-from vitattack.threats.lp import LpBall, parse
+from vitattack.threats.base import parse_threat
+from vitattack.threats.lp import LpBall
 
 library = pytest.importorskip("torchattacks", reason="an extra: make test installs it")
 N = 6
-LINF, L2 = parse("linf:8/255"), parse("l2:0.5")
+LINF, L2 = parse_threat("linf:8/255"), parse_threat("l2:0.5")
 # What makes the slow ones quick.
 SETTINGS = {
     "APGD": "steps=3",
@@ -57,7 +58,7 @@ def text(name: str) -> str:
 def test_every_class_keeps_budget_counts_and_world(name: str, ball: LpBall) -> None:
     victim, x, y = images()
     before, state = digest(victim), torch.get_rng_state()
-    attack = spec.build(text(name), ball)
+    attack = attack_text.build(text(name), ball)
     with counting(victim) as passes:
         x_adv, evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(N))))
     assert ball.allows(x, x_adv).all() and x_adv.dtype == x.dtype
@@ -87,7 +88,7 @@ def test_candidates_are_those_of_the_package() -> None:
     victim, x, y = images()
     state = torch.get_rng_state()
     rng = SampleRng(0, tuple(range(N)))
-    ours = spec.build("torchattacks('MIFGSM', steps=3)", LINF)(victim, x, y, rng=rng).x_adv
+    ours = attack_text.build("torchattacks('MIFGSM', steps=3)", LINF)(victim, x, y, rng=rng).x_adv
     theirs = library.MIFGSM(victim, eps=8 / 255, steps=3)(x, y)
     torch.set_rng_state(state)
     assert torch.equal(ours, theirs)
@@ -109,7 +110,7 @@ def test_any_number_of_classes(name: str, classes: int) -> None:
     x = 0.5 + 0.1 * torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)).clamp(-3, 3)
     with torch.no_grad():
         y = victim(x).argmax(1)
-    attack = spec.build(text(name), LINF)
+    attack = attack_text.build(text(name), LINF)
     if name == "APGDT" and classes < 4:
         with pytest.raises(UsageError, match="torchattacks.APGDT needs at least 4 classes, the model has") as caught:
             attack(victim, x, y, rng=SampleRng(0, (0, 1, 2, 3)))
@@ -120,10 +121,10 @@ def test_any_number_of_classes(name: str, classes: int) -> None:
 
 def test_text_is_canonical() -> None:
     one = "torchattacks(name='MIFGSM', steps=1e1, alpha=2/255)"
-    assert spec.canonical(one) == "torchattacks('MIFGSM', alpha=0.00784313725490196, steps=10)"
-    assert spec.canonical("torchattacks('APGD', loss=dlr)") == "torchattacks('APGD', loss='dlr')"
-    assert spec.build(one, LINF) == TorchAttack(LINF, "MIFGSM", (("alpha", 2 / 255), ("steps", 10)))  # type: ignore[arg-type]
-    assert spec.canonical("worst(torchattacks('PGDL2'), pgd)") == "worst(torchattacks('PGDL2'), pgd)"
+    assert attack_text.canonical(one) == "torchattacks('MIFGSM', alpha=0.00784313725490196, steps=10)"
+    assert attack_text.canonical("torchattacks('APGD', loss=dlr)") == "torchattacks('APGD', loss='dlr')"
+    assert attack_text.build(one, LINF) == TorchAttack(LINF, "MIFGSM", (("alpha", 2 / 255), ("steps", 10)))  # type: ignore[arg-type]
+    assert attack_text.canonical("worst(torchattacks('PGDL2'), pgd)") == "worst(torchattacks('PGDL2'), pgd)"
 
 
 @pytest.mark.parametrize(
@@ -159,15 +160,15 @@ def test_text_is_canonical() -> None:
 )
 def test_everything_else_is_refused_in_one_line(wrong: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        spec.canonical(f"torchattacks({wrong})")
+        attack_text.canonical(f"torchattacks({wrong})")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
 def test_a_class_of_another_norm_is_refused() -> None:
     with pytest.raises(WrongThreat, match="torchattacks.PGDL2 is not defined for linf threats: use --threat l2:0.5"):
-        spec.build("torchattacks('PGDL2')", LINF)
+        attack_text.build("torchattacks('PGDL2')", LINF)
     with pytest.raises(WrongThreat, match="use --threat linf:8/255"):
-        spec.build("worst(torchattacks('PGD'), pgd)", L2)
+        attack_text.build("worst(torchattacks('PGD'), pgd)", L2)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +182,15 @@ def test_a_class_of_another_norm_is_refused() -> None:
     ],
 )
 def test_doubts(text: str, ball: LpBall, doubt: str) -> None:
-    found = spec.build(text, ball).doubts()
+    found = attack_text.build(text, ball).doubts()
     assert (doubt in found[0]) if doubt else not found
 
 
 def test_min_norm_candidates_outside_are_marked() -> None:
     victim, x, y = images()
-    found = spec.build("torchattacks('DeepFool')", LpBall("l2", 1e-3))(victim, x, y, rng=SampleRng(0, tuple(range(N))))
+    found = attack_text.build("torchattacks('DeepFool')", LpBall("l2", 1e-3))(
+        victim, x, y, rng=SampleRng(0, tuple(range(N)))
+    )
     assert found.evidence["outside"].any() and not (found.evidence["outside"] & found.evidence["fooled"]).any()
     assert torch.equal(found.x_adv[found.evidence["outside"]], x[found.evidence["outside"]])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Uniform
@@ -64,5 +64,5 @@ def test_restarts_of_restarts_repeat_nothing() -> None:
     for i in range(4):
         for j in range(i):
             assert not torch.equal(seen[i], seen[j])
-    pma = spec.build("pma", LpBall("linf", 0.1))
+    pma = attack_text.build("pma", LpBall("linf", 0.1))
     assert isinstance(pma, Stages) and pma.fresh  # its two runs begin in different places

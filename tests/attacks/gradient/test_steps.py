@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.gradient.apgd import AutoStep
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest
@@ -18,7 +18,7 @@ BALL = LpBall("linf", 0.1)
 
 
 def test_gama_steps_drop_at_60_and_85_percent() -> None:
-    gama = spec.build("gama", BALL)
+    gama = attack_text.build("gama", BALL)
     assert isinstance(gama, Gradient) and isinstance(gama.rule, Steepest)
     sizes = [gama.rule.size * gama.rule.schedule(t, 100) for t in (0, 59, 60, 84, 85, 99)]
     assert sizes == pytest.approx([2, 2, 0.2, 0.2, 0.02, 0.02])
@@ -52,7 +52,7 @@ def test_heavy_ball_averages_the_last_move() -> None:
 
 def test_presets_are_the_papers() -> None:
     def settings(text: str) -> tuple[int, float]:
-        attack = spec.build(text, BALL)
+        attack = attack_text.build(text, BALL)
         assert isinstance(attack, Gradient) and isinstance(attack.rule, Steepest | Momentum)
         return attack.steps, attack.rule.size
 
@@ -65,8 +65,8 @@ def test_presets_are_the_papers() -> None:
 
 
 def test_steps_that_cannot_cross_the_budget_are_doubted() -> None:
-    assert spec.build("pgd(preset=s003)", BALL).doubts() == ()
-    (doubt,) = spec.build("worst(pgd(steps=5, step=0.1), pgd)", BALL).doubts()
+    assert attack_text.build("pgd(preset=s003)", BALL).doubts() == ()
+    (doubt,) = attack_text.build("worst(pgd(steps=5, step=0.1), pgd)", BALL).doubts()
     assert "5 steps reach only 0.50 eps" in doubt
 
 

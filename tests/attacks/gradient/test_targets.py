@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting
@@ -36,7 +36,7 @@ def victim(classes: int, gap: float) -> Victim:
 def run(text: str, model: Victim, n: int = 6) -> dict[str, Tensor]:
     y = torch.zeros(n, dtype=torch.long)
     rng = SampleRng(0, tuple(range(n)))
-    attack = spec.build(text, BALL).prepare(model, lambda: (X[:0], y[:0]), rng=rng)
+    attack = attack_text.build(text, BALL).prepare(model, lambda: (X[:0], y[:0]), rng=rng)
     with counting(model) as passes:
         crafted = attack(model, X[:n], y, rng=rng)
     assert passes.forwards == int(crafted.evidence["forwards"].sum())
@@ -56,12 +56,16 @@ def test_a_robust_sample_pays_for_every_target_that_exists(classes: int, loss: s
 
 
 def test_small_models_are_attacked_and_say_so() -> None:
-    attack = spec.build("apgd_t(steps=3)", BALL).prepare(victim(3, 5.0), lambda: (X[:0], X[:0]), rng=SampleRng(0, (0,)))
+    attack = attack_text.build("apgd_t(steps=3)", BALL).prepare(
+        victim(3, 5.0), lambda: (X[:0], X[:0]), rng=SampleRng(0, (0,))
+    )
     told = " ".join(attack.doubts())
     assert "9 targets were asked for, a model of 3 classes has 2" in told
     assert "needs 4 classes" in told
     assert (
-        spec.build("apgd_t", BALL).prepare(victim(10, 5.0), lambda: (X[:0], X[:0]), rng=SampleRng(0, (0,))).doubts()
+        attack_text.build("apgd_t", BALL)
+        .prepare(victim(10, 5.0), lambda: (X[:0], X[:0]), rng=SampleRng(0, (0,)))
+        .doubts()
         == ()
     )
 
@@ -79,11 +83,11 @@ def test_each_choice_reaches_its_class() -> None:
     x = torch.full((6, 3, 2, 2), float(X.mean()))
     y = torch.zeros(6, dtype=torch.long)
     for which, reached in (("second", 1), ("top", 1), ("least", 4)):
-        attack = spec.build(f"targets(pgd(start=clean), which={which})", BALL)
+        attack = attack_text.build(f"targets(pgd(start=clean), which={which})", BALL)
         found = model(attack(model, x, y, rng=SampleRng(0, tuple(range(6)))).x_adv).argmax(1)
         assert found.tolist() == [reached] * 6
     found = model(
-        spec.build("targets(pgd(start=clean), which=random, k=1)", BALL)(
+        attack_text.build("targets(pgd(start=clean), which=random, k=1)", BALL)(
             model, x, y, rng=SampleRng(0, tuple(range(6)))
         ).x_adv
     )
@@ -105,7 +109,7 @@ def test_the_second_target_sees_survivors_only() -> None:
     x[:, 2, 1, 1] = torch.where(far, 0.8, 0.2)
     model.model = Half()
     y = torch.zeros(6, dtype=torch.long)
-    crafted = spec.build("targets(pgd(steps=4), k=2)", BALL)(model, x, y, rng=SampleRng(0, tuple(range(6))))
+    crafted = attack_text.build("targets(pgd(steps=4), k=2)", BALL)(model, x, y, rng=SampleRng(0, tuple(range(6))))
     assert crafted.evidence["fooled"].tolist() == (~far).tolist()
     assert crafted.evidence["target"].tolist() == [-1 if f else 0 for f in far.tolist()]
     assert crafted.evidence["forwards"][far].tolist() == [1 + 2 * 5] * 3
@@ -113,15 +117,15 @@ def test_the_second_target_sees_survivors_only() -> None:
 
 def test_what_takes_no_loss_cannot_be_aimed() -> None:
     with pytest.raises(UsageError, match="noise follows no loss"):
-        spec.build("targets(random)", BALL)
+        attack_text.build("targets(random)", BALL)
     with pytest.raises(UsageError, match="aims at nothing"):
-        spec.build("targets(pgd, k=0)", BALL)
+        attack_text.build("targets(pgd, k=0)", BALL)
 
 
 @pytest.mark.parametrize("version", ["standard", "plus", "rand"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_autoattack_runs_on_few_classes(version: str, classes: int) -> None:
-    attack = spec.build(f"autoattack(version={version}, steps=2, queries=3)", BALL)
+    attack = attack_text.build(f"autoattack(version={version}, steps=2, queries=3)", BALL)
     x, y = torch.full((2, 3, 2, 2), 0.5), torch.zeros(2, dtype=torch.long)
     model = victim(classes, 5.0)
     crafted = attack.prepare(model, lambda: (x, y), rng=SampleRng(0, (0,)))(model, x, y, rng=SampleRng(0, (0, 1)))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.losses import Margin
 from vitattack.attacks.minimum_norm.cw_l2 import CWL2
 from vitattack.attacks.minimum_norm.projection import onto_plane
@@ -37,7 +37,7 @@ def run(
     text: str, victim: Victim, ball: LpBall, x: Tensor, y: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     y = torch.zeros(len(x), dtype=torch.long) if y is None else y
-    crafted = spec.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
+    crafted = attack_text.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
     return crafted.x_adv, dict(crafted.evidence)
 
 
@@ -207,19 +207,19 @@ def test_a_plane_out_of_reach_gives_the_corner_and_no_slope_gives_nothing(norm: 
 )
 def test_settings_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="fab"):
-        spec.build(text, LpBall("linf", 0.1))
+        attack_text.build(text, LpBall("linf", 0.1))
 
 
 @pytest.mark.parametrize("text", ["cw_l2(steps=0)", "cw_l2(c=0)", "cw_l2(kappa=-1)", "cw_l2(kappa=inf)"])
 def test_cw_settings_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cw_l2"):
-        spec.build(text, LpBall("l2", 0.1))
+        attack_text.build(text, LpBall("l2", 0.1))
 
 
 def test_attacks_without_a_loss_refuse_one() -> None:
     for text in ("fab", "fab_t", "cw_l2"):
         with pytest.raises(UsageError, match="pgd"):
-            spec.build(text, LpBall("l2", 0.1)).with_loss(Margin())
+            attack_text.build(text, LpBall("l2", 0.1)).with_loss(Margin())
 
 
 @pytest.mark.parametrize("classes", [2, 3, 100])
@@ -299,7 +299,7 @@ def test_through_a_view_the_plain_victim_decides_and_every_pass_is_claimed(text:
         y = victim(x).argmax(1)
     ball = LpBall("l2", 0.7)
     with counting(victim) as passes:
-        crafted = spec.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(12))))
+        crafted = attack_text.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(12))))
     assert passes.forwards == int(crafted.evidence["forwards"].sum())
     assert passes.backwards == int(crafted.evidence["backwards"].sum())
     assert crafted.evidence["fooled"].any()

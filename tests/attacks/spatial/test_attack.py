@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
-from vitattack.attacks import losses
+from vitattack.attacks import attack_text, losses
 from vitattack.attacks.base import Crafted
 from vitattack.attacks.spatial.attack import SpatialGrid, _waves
 from vitattack.attacks.spatial.grid import Lattice
@@ -20,7 +19,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, frozen
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 from vitattack.threats.spatial import Spatial, transform
 
 SMALL = Spatial(1.5, 8.0)  # where the toy falls for some and not for others
@@ -40,7 +39,7 @@ def rng(n: int, seed: int = 0) -> SampleRng:
 
 
 def grid(text: str, threat: Spatial = SMALL) -> SpatialGrid:
-    attack = spec.build(text, threat)
+    attack = attack_text.build(text, threat)
     assert isinstance(attack, SpatialGrid)
     return attack
 
@@ -292,7 +291,7 @@ def test_random_transforms_fill_the_range_and_are_each_images_own() -> None:
     victim = Victim(Stubborn(), name="stubborn", num_classes=2, input_size=8)
     threat = Spatial(2.0, 20.0)
     x, y = torch.rand(200, 1, 8, 8), torch.zeros(200, dtype=torch.long)
-    crafted = spec.build("spatial_random(k=1)", threat)(victim, x, y, rng=rng(200))
+    crafted = attack_text.build("spatial_random(k=1)", threat)(victim, x, y, rng=rng(200))
     for name, most in (("tx", 2.0), ("ty", 2.0), ("angle", 20.0)):
         values = crafted.evidence[name]
         assert len(values.unique()) == 200 and float(values.abs().max()) <= most
@@ -304,7 +303,9 @@ def test_random_transforms_fill_the_range_and_are_each_images_own() -> None:
 
 def test_more_random_transforms_fool_no_less_and_the_grid_of_brute_force_agrees() -> None:
     victim, x, y = toy_data()
-    fooled = [spec.build(f"spatial_random(k={k})", SMALL)(victim, x, y, rng=rng(16)).evidence for k in (1, 10, 40)]
+    fooled = [
+        attack_text.build(f"spatial_random(k={k})", SMALL)(victim, x, y, rng=rng(16)).evidence for k in (1, 10, 40)
+    ]
     counts = [int(evidence["fooled"].sum()) for evidence in fooled]
     assert counts[0] <= counts[1] <= counts[2] and counts[2] > counts[0]
     assert (fooled[1]["fooled"] | ~fooled[0]["fooled"]).all()  # the first draws are the same
@@ -324,19 +325,19 @@ def test_more_random_transforms_fool_no_less_and_the_grid_of_brute_force_agrees(
 )
 def test_wrong_settings_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        spec.build(text, parse("spatial"))
+        attack_text.build(text, parse_threat("spatial"))
     assert message in str(caught.value)
 
 
 def test_the_grid_is_not_for_balls() -> None:
     with pytest.raises(UsageError, match="use --threat spatial"):
-        spec.build("spatial", parse("linf:8/255"))
+        attack_text.build("spatial", parse_threat("linf:8/255"))
 
 
 def test_equal_settings_have_one_text() -> None:
-    assert spec.canonical("spatial(shifts=9, angles=31, calibration=32)") == "spatial"
-    assert spec.canonical("spatial(full_grid=True, report=False, calibration=5)") == "spatial(full_grid=True)"
-    assert spec.canonical("spatial_random(k=10)") == "spatial_random"
+    assert attack_text.canonical("spatial(shifts=9, angles=31, calibration=32)") == "spatial"
+    assert attack_text.canonical("spatial(full_grid=True, report=False, calibration=5)") == "spatial(full_grid=True)"
+    assert attack_text.canonical("spatial_random(k=10)") == "spatial_random"
 
 
 def test_parameters_are_left_as_found() -> None:

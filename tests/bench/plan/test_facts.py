@@ -12,7 +12,7 @@ from vitattack.bench.plan.outline import outline
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.models.zoo.entries import entries
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 
 CONTENT = json.loads(facts.FILE.read_text())
 AGAIN = "run python benchmarks/record_facts.py"
@@ -54,14 +54,14 @@ def test_an_outline_names_what_the_attack_is_built_of(name: str) -> None:
     read = outline(ATTACKS[name].quick)
     assert read.name == name and read.known
     for threat in ("linf:8/255", "l2:0.5", "spatial"):
-        defined = parse(threat).kind in ATTACKS[name].threats
+        defined = parse_threat(threat).kind in ATTACKS[name].kinds
         held = [v for v in read.values.values() if getattr(v, "name", "") in facts.attacks()]
         held += [v for v in read.values.get("attacks", ()) if v.name in facts.attacks()]
-        if all(parse(threat).kind in facts.attacks()[inner.name].threats for inner in held) and defined:
-            outline(ATTACKS[name].quick, parse(threat))
+        if all(parse_threat(threat).kind in facts.attacks()[inner.name].threats for inner in held) and defined:
+            outline(ATTACKS[name].quick, parse_threat(threat))
         else:
             with pytest.raises(WrongThreat, match="is not defined for"):
-                outline(ATTACKS[name].quick, parse(threat))
+                outline(ATTACKS[name].quick, parse_threat(threat))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_an_outline_names_what_the_attack_is_built_of(name: str) -> None:
     ],
 )
 def test_mistakes_are_told_as_the_builder_tells_them(text: str, said: str) -> None:
-    from vitattack.attacks import attack_text as spec
+    from vitattack.attacks import attack_text
 
     with pytest.raises(UsageError) as light:
         outline(text)
     with pytest.raises(UsageError) as heavy:
-        spec.canonical(text)
+        attack_text.canonical(text)
     assert said in str(light.value)
     assert str(light.value) == str(heavy.value)

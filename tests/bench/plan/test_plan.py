@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from vitattack.bench.cells import cells
-from vitattack.bench.plan import facts, throughput
-from vitattack.bench.plan import preflight as checks
+from vitattack.bench.plan import facts, preflight, throughput
 from vitattack.bench.plan.plan import plan
 from vitattack.bench.run.run import run
 from vitattack.bench.schema import Bench, read
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.models.zoo.entries import entries
 from vitattack.report.plan import flops, size, table, time
@@ -177,7 +176,7 @@ def test_numbers_that_can_be_read() -> None:
 
 
 def check(some: Bench, folder: Path) -> None:
-    checks.check(some, [c for c in cells(some) if c.runnable], store=folder / "runs")
+    preflight.check(some, [c for c in cells(some) if c.runnable], store=folder / "runs")
 
 
 def test_options_that_do_not_suit_each_other_are_told_with_their_line(tmp_path: Path) -> None:
@@ -212,10 +211,10 @@ def test_weights_that_were_changed_are_refused(tmp_path: Path, monkeypatch: pyte
     copied.mkdir()
     entry = entries()["tiny-cnn-standard"]
     assert entry.weights is not None and entry.weights.file is not None
-    content = bytearray((checks.EMBEDDED / entry.weights.file).read_bytes())
+    content = bytearray((preflight.EMBEDDED / entry.weights.file).read_bytes())
     content[-1] ^= 1
     (copied / entry.weights.file).write_bytes(content)
-    monkeypatch.setattr(checks, "EMBEDDED", copied)
+    monkeypatch.setattr(preflight, "EMBEDDED", copied)
     text = TEXT.replace("[tiny-vit,", "[tiny-cnn-standard,").replace("model: tiny-vit", "model: theirs")
     with pytest.raises(UsageError, match=r"b\.yaml:6: it has sha256 .* the zoo says 691f11c30118"):
         check(bench(tmp_path, text), tmp_path)
@@ -240,7 +239,7 @@ def test_images_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def nothing(*given: Any, **more: Any) -> None:
         raise AssertionError("nothing is to be fetched")
 
-    monkeypatch.setattr(home, "folder", nothing)
+    monkeypatch.setattr(files, "folder", nothing)
     text = TEXT.replace("cifar10-demo[:8]", "cifar10-c/fog/3")
     with pytest.raises(UsageError, match=r"b\.yaml: .*no --data-dir is given"):
         check(bench(tmp_path, text), tmp_path)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack.autoattack import VERSIONS
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.gradient.variants import PGD_PRESETS
@@ -20,7 +20,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 
 FOREIGN = ("autoattack_ref", "torchattacks")
 MOST = 210  # forwards that are really made here for one text
@@ -47,7 +47,7 @@ def counted(text: str, threat: str, classes: int) -> Passes:
     torch.manual_seed(0)
     victim = Victim(Stubborn(classes), name="stubborn", num_classes=classes, input_size=4).eval()
     x, y = torch.full((2, 3, 4, 4), 0.5), torch.zeros(2, dtype=torch.long)
-    attack = spec.build(text, parse(threat)).prepare(victim, lambda: (x, y), rng=SampleRng(0, (0,)))
+    attack = attack_text.build(text, parse_threat(threat)).prepare(victim, lambda: (x, y), rng=SampleRng(0, (0,)))
     with counting(victim) as passes:
         crafted = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,)))
     assert not crafted.evidence["fooled"].any()
@@ -64,7 +64,7 @@ def expected(text: str, threat: str, classes: int) -> Passes:
 
 
 def threat_of(name: str) -> str:
-    return {"linf": "linf:8/255", "l2": "l2:0.5", "spatial": "spatial:2px,30deg"}[ATTACKS[name].threats[0]]
+    return {"linf": "linf:8/255", "l2": "l2:0.5", "spatial": "spatial:2px,30deg"}[ATTACKS[name].kinds[0]]
 
 
 OURS = [name for name in ATTACKS if name not in FOREIGN]
@@ -175,7 +175,7 @@ def test_every_text_of_the_shipped_benchmarks() -> None:
     texts = {(c.attack, c.threat.partition(":")[0]): c for name in shipped() for c in cells(read(name)) if c.runnable}
     assert len(texts) > 20
     for cell in texts.values():
-        spec.build(cell.attack, parse(cell.threat))  # whoever is named in them can be built
+        attack_text.build(cell.attack, parse_threat(cell.threat))  # whoever is named in them can be built
         if outline(cell.attack).name not in (*FOREIGN, "transfer"):
             wanted = expected(cell.attack, cell.threat, 10)
             if wanted.forwards <= 140:
@@ -194,6 +194,6 @@ def test_restarts_beyond_count_are_priced_at_once() -> None:
     "text", ["restarts(-3, pgd)", "pgd(steps=-1)", "worst(fgsm, mm(k=-2))", "pgd(start=odi(steps=-1))"]
 )
 def test_nothing_has_a_negative_price(text: str) -> None:
-    for refuse in (outline, lambda text: spec.build(text, parse("linf:8/255"))):
+    for refuse in (outline, lambda text: attack_text.build(text, parse_threat("linf:8/255"))):
         with pytest.raises(UsageError):
             refuse(text)

@@ -14,8 +14,7 @@ import pytest
 from vitattack.bench.cells import Cell
 from vitattack.bench.executors.base import Executor, Progress, Serial
 from vitattack.bench.executors.processes import Processes
-from vitattack.bench.run import stored_cells as index
-from vitattack.bench.run import tasks as tasks_module
+from vitattack.bench.run import stored_cells, tasks
 from vitattack.bench.run.run import Measured, run_cells
 from vitattack.bench.run.tasks import Listener, Outcome, Task
 from vitattack.bench.schema import Settings
@@ -84,7 +83,7 @@ def test_serial_in_any_order_and_in_shards_gives_the_same_records(tmp_path: Path
 
 def test_the_second_run_opens_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(tmp_path, Serial(), CELLS[:1])
-    monkeypatch.setattr(tasks_module, "_run", None)
+    monkeypatch.setattr(tasks, "_run", None)
     again = run(tmp_path, Serial(), CELLS[:1])
     assert again[0].from_store and not first[0].from_store
     assert again[0].robust == first[0].robust and list(again[0].records()) == list(first[0].records())
@@ -108,7 +107,7 @@ def test_notes_and_results_that_somebody_spoilt_are_not_believed(tmp_path: Path)
     result = first[0].folder / "result.json"  # type: ignore[operator]
     for wrong in (5, {"accuracy": 1.0}):
         result.write_text(json.dumps({**json.loads(result.read_text()), "robust": wrong}))
-        assert index.result_in(result.parent) is None
+        assert stored_cells.result_in(result.parent) is None
         assert [each.status for each in run(tmp_path, Serial(), CELLS[:1])] == ["failed"]
 
 
@@ -116,9 +115,9 @@ def test_a_checkpoint_that_was_written_again_is_another(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     path.write_bytes(b"one")
     cell = replace(CELLS[0], model=str(path))
-    before = index.fingerprint(cell, None, "cpu")
+    before = stored_cells.fingerprint(cell, None, "cpu")
     path.write_bytes(b"three")
-    assert before is not None and index.fingerprint(cell, None, "cpu") not in (None, before)
+    assert before is not None and stored_cells.fingerprint(cell, None, "cpu") not in (None, before)
 
 
 def test_records_that_were_cut_off_are_made_again(tmp_path: Path) -> None:
@@ -148,14 +147,14 @@ def test_one_failing_cell_stops_nobody_and_only_it_is_run_again(tmp_path: Path) 
 
 
 def test_an_interrupt_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tasks_module._run
+    kept = tasks._run
 
     def stopping(task: Task, listener: Listener) -> Outcome:
         if task.cell is CELLS[1]:
             raise KeyboardInterrupt
         return kept(task, listener)
 
-    monkeypatch.setattr(tasks_module, "_run", stopping)
+    monkeypatch.setattr(tasks, "_run", stopping)
     found, interrupted = run_cells(CELLS[:3], Serial(), tmp_path)
     assert interrupted and [each.status for each in found] == ["ok", "cancelled", "cancelled"]
 
@@ -212,10 +211,10 @@ def test_passes_over_survivors_are_told_of_and_read_as_the_last_word(tmp_path: P
             seen.append(self.path.read_bytes().count(b"\n"))
             assert (done, total) in ((0, 8), (8, 8))
 
-    outcome = tasks_module.run_task(Task(cell, cell.attack, 1, str(tmp_path), device="cpu"), Counting())
+    outcome = tasks.run_task(Task(cell, cell.attack, 1, str(tmp_path), device="cpu"), Counting())
     assert outcome.status == "ok" and outcome.folder is not None, outcome.error
-    records = list(index.records(tmp_path / outcome.folder))
+    records = list(stored_cells.records(tmp_path / outcome.folder))
     probed = sum(r.pass_number == 2 for r in records)
     assert [r.index for r in records] == list(range(8)) and probed >= 1
     assert seen == [0, 8, 8, 8 + probed]
-    assert index.result_in(tmp_path / outcome.folder) is not None
+    assert stored_cells.result_in(tmp_path / outcome.folder) is not None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
@@ -321,7 +321,7 @@ def test_the_view_attacks_but_never_speaks_for_the_victim() -> None:
     y = logits(victim).argmax(1)
     x = X.clone()
     assert torch.equal(view.verdict(x, logits(view)), logits(victim))
-    attack = spec.build("pgd(steps=3)", threat.parse("linf:16/255"))
+    attack = attack_text.build("pgd(steps=3)", threat.parse("linf:16/255"))
     made = attack(view, x, y, rng=SampleRng(0, (0, 1)))
     fooled = logits(victim, made.x_adv).argmax(1) != y
     assert torch.equal(made.evidence["fooled"], fooled)

@@ -16,7 +16,7 @@ from vitattack.models.weights.adapters import ADAPTERS
 from vitattack.models.zoo import load as zoo
 from vitattack.models.zoo.entries import Entry, entries
 from vitattack.models.zoo.figures import figures
-from vitattack.threats.lp import parse as parse_threat
+from vitattack.threats.base import parse_threat
 
 # Prefixes of ids: every source of robust transformers, the clean models, and the papers' numbers.
 SHELVES = {

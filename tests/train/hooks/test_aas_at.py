@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.aas.scale_search import Climb
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -20,7 +20,7 @@ from vitattack.models.attention.baked_scales import scales_of
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.data.batch import Batch
 from vitattack.train.hooks.aas_at import AasAt, LearnedScales, Scaled
@@ -208,9 +208,9 @@ def test_a_model_without_attention_is_refused() -> None:
 
 
 def test_texts_name_the_hooks() -> None:
-    ball = parse("linf:8/255")
-    hook, text = spec.part("aas_at(every=3, floor=0.01, per=head)", Hook, ball)
+    ball = parse_threat("linf:8/255")
+    hook, text = attack_text.part("aas_at(every=3, floor=0.01, per=head)", Hook, ball)
     assert isinstance(hook, AasAt) and hook.per == "head" and text == "aas_at(per=head, every=3)"
     for wrong in ("aas_at(every=0)", "aas_at(floor=2)", "aas_at(most=1)", "aas_at(preset=other)", "ard(epochs=0)"):
         with pytest.raises(UsageError):
-            spec.part(wrong, Hook, ball)
+            attack_text.part(wrong, Hook, ball)

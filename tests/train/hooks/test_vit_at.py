@@ -8,11 +8,11 @@ from torch import nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from tests.train.hooks.test_aas_at import run_of
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.victim import Victim
-from vitattack.threats.lp import parse
+from vitattack.threats.base import parse_threat
 from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.data.batch import Shard, batch_rng
 from vitattack.train.hooks.vit_at import Ard, MaskingPatches, Prm, gated, patch_mask
@@ -22,7 +22,7 @@ X, Y = toy_pictures(6), torch.arange(6)
 
 
 def at() -> Objective:
-    made: Objective = spec.part("pgd_at(inner=pgd(steps=2))", Objective, parse("linf:8/255"))[0]
+    made: Objective = attack_text.part("pgd_at(inner=pgd(steps=2))", Objective, parse_threat("linf:8/255"))[0]
     return made
 
 
@@ -107,7 +107,7 @@ def test_ard_grows_to_the_plain_attack() -> None:
 def test_attacks_that_ask_about_some_of_the_images_are_refused(hook: Ard | Prm) -> None:
     run = run_of(tiny_vit())
     hook.start(run)
-    several = spec.part("pgd_at(inner=restarts(2, pgd(steps=2)))", Objective, parse("linf:8/255"))[0]
+    several = attack_text.part("pgd_at(inner=restarts(2, pgd(steps=2)))", Objective, parse_threat("linf:8/255"))[0]
     with pytest.raises(UsageError, match=r"a single gradient attack.*inner=pgd"):
         hook.objective(several, run)
     with pytest.raises(UsageError, match=r"a single gradient attack"):

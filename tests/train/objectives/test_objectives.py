@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
 from tests.train.making import affine
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.lp import LpBall
 from vitattack.train import parts  # noqa: F401  # registers the kinds
@@ -24,7 +24,7 @@ Y = torch.tensor([1, 3])
 
 
 def objective(text: str, ball: LpBall = BALL) -> Objective:
-    made: Objective = spec.part(text, Objective, ball)[0]
+    made: Objective = attack_text.part(text, Objective, ball)[0]
     return made
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.aas.report import looks_through_attention, masking_verdict, referee
 from vitattack.core.errors import UsageError
 from vitattack.records import stats
@@ -31,8 +31,8 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
 
 def with_bases(texts: Sequence[str]) -> list[str]:
     """The attacks, and the base attack of every AAS among them, which its controls are measured by."""
-    texts = [spec.canonical(text) for text in texts]
-    bases = [spec.held(text) for text in texts if looks_through_attention(text)]
+    texts = [attack_text.canonical(text) for text in texts]
+    bases = [attack_text.held(text) for text in texts if looks_through_attention(text)]
     if not bases:
         raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
     return list(dict.fromkeys([*texts, *(base for base in bases if base is not None)]))
@@ -42,14 +42,14 @@ def control_texts(evaluation: Evaluation) -> tuple[str, ...]:
     """Everything evaluated, and the controls of every AAS run: what else could the same compute have bought?"""
     texts = [result.job.attack for result in evaluation.results]
     for result in evaluation.results:
-        inner = spec.held(result.job.attack)
+        inner = attack_text.held(result.job.attack)
         if referee(result) is not None and inner is not None and result.job.attack not in _controls_of(inner):
             texts += [_restarts(evaluation, result, inner), *_controls_of(inner)]
     return tuple(dict.fromkeys(texts))
 
 
 def _controls_of(inner: str) -> list[str]:
-    return [spec.canonical(f"{name}({inner})") for name in ("random_scales", "scale_search", "fp64")]
+    return [attack_text.canonical(f"{name}({inner})") for name in ("random_scales", "scale_search", "fp64")]
 
 
 def _restarts(evaluation: Evaluation, result: Result, inner: str) -> str:
@@ -67,7 +67,7 @@ def _restarts(evaluation: Evaluation, result: Result, inner: str) -> str:
     # two forwards, the clean one and the judge's, are paid once whatever the number of restarts
     again = sum(r.forwards + r.backwards - 2 for r in plain.records if r.index in standing) / attacked
     count = 1 + round((spent - first) / again) if again else 2
-    return spec.canonical(f"restarts({min(max(2, count), 1000)}, {inner})")
+    return attack_text.canonical(f"restarts({min(max(2, count), 1000)}, {inner})")
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
@@ -75,7 +75,7 @@ def verdicts(evaluation: Evaluation) -> list[str]:
     by_text = {result.job.attack: result for result in evaluation.results}
     found = []
     for text, result in by_text.items():
-        inner = spec.held(text)
+        inner = attack_text.held(text)
         if inner is None or inner not in by_text or referee(result) is None or text in _controls_of(inner):
             continue
         restarts = by_text.get(_restarts(evaluation, result, inner))

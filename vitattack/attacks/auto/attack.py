@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.auto import probes as auto_looks
+from vitattack.attacks.auto import probes
 from vitattack.attacks.auto.assurance import STAGES, Assurance, assurance
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Attack, Crafted, Leaf, blank_search
-from vitattack.attacks.catalogue import LP, register
+from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import confirmed
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Corner
@@ -92,7 +92,7 @@ class Auto(Leaf):
 
     def in_half(self) -> Auto:
         """The same attack, searching in bfloat16 where that finds the same."""
-        self.check_budget(2 * self.opening[0].price + self.tail.price + LOOKS + auto_looks.PASSES)
+        self.check_budget(2 * self.opening[0].price + self.tail.price + LOOKS + probes.PASSES)
         return replace(self, half=True)
 
     def check_budget(self, least: int) -> None:
@@ -162,18 +162,18 @@ class _Block:
     def look(self) -> None:
         """What the first images say of the model, before any is attacked."""
         x, y, first = self.x[:WATCHED], self.y[:WATCHED], slice(0, WATCHED)
-        self.layers, self.saturated = auto_looks.attention(self.victim, x)
+        self.layers, self.saturated = probes.attention(self.victim, x)
         self.evidence["saturated"] = torch.full_like(self.evidence["fooled"], self.saturated)
         self.evidence["forwards"][:1] += 1
         self.evidence["forwards"][first] += len(self.layers) > 0
         if self.auto.half:
             half = Half(self.victim)
             rng = self.rng[torch.arange(len(x))].child("agreement")
-            agreed = auto_looks.agreement(self.victim, half, self.auto.ball, x, y, rng)
+            agreed = probes.agreement(self.victim, half, self.auto.ball, x, y, rng)
             self.evidence["agreement"] = torch.full_like(self.evidence["margin"], agreed)
             for passes in ("forwards", "backwards"):
-                self.evidence[passes][first] += auto_looks.PASSES // 2
-            self.half = half if agreed >= auto_looks.AGREEMENT else None
+                self.evidence[passes][first] += probes.PASSES // 2
+            self.half = half if agreed >= probes.AGREEMENT else None
 
     @property
     def spent(self) -> int:
@@ -248,9 +248,7 @@ class _Block:
         return rows[claims & ~fooled]
 
 
-@register(
-    "auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP, stages=lambda options: (*NAMES, *STAGES)
-)
+@register("auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", stages=lambda options: (*NAMES, *STAGES))
 def auto(
     ball: LpBall,
     *,

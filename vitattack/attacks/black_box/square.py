@@ -18,7 +18,8 @@ from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.victim import frozen
-from vitattack.threats.lp import LpBall, per_row
+from vitattack.threats.base import per_row
+from vitattack.threats.lp import LpBall
 
 # Uniform numbers in the shape of a tensor whose rows are the samples of the streams.
 Draw = Callable[[SampleRng, Tensor], Tensor]

@@ -20,7 +20,8 @@ from vitattack.core.errors import VitattackError, first_line
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import Passes, counting, share
 from vitattack.models.victim import frozen
-from vitattack.threats.lp import LpBall, per_row
+from vitattack.threats.base import per_row
+from vitattack.threats.lp import LpBall
 
 
 def seed_of(rng: SampleRng) -> int:

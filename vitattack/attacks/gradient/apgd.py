@@ -11,7 +11,8 @@ from torch import Tensor
 
 from vitattack.attacks.gradient.steps import RULES, State
 from vitattack.core.errors import UsageError
-from vitattack.threats.lp import LpBall, per_row
+from vitattack.threats.base import per_row
+from vitattack.threats.lp import LpBall
 
 
 def checkpoints(steps: int) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from vitattack.attacks.losses import one_answer
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry
 from vitattack.core.rng import SampleRng
-from vitattack.threats.lp import LpBall, per_row
+from vitattack.threats.base import per_row
+from vitattack.threats.lp import LpBall
 
 
 class Start(Protocol):

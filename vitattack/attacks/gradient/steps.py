@@ -15,7 +15,8 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry
-from vitattack.threats.lp import LpBall, per_row, unit_l2
+from vitattack.threats.base import per_row
+from vitattack.threats.lp import LpBall, unit_l2
 
 State = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.noise import Noise
-from vitattack.attacks.catalogue import ANY, register
+from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Start, Uniform
@@ -169,7 +169,7 @@ def _decomposed(ball: LpBall, steps: int, step: float, stop: Stop, space: Litera
     return Stages(tuple(runs), fresh=True)
 
 
-@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=ANY)
+@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=None)
 def restarts(n: int, inner: Attack) -> Stages:
     """The inner attack n times with fresh noise, each time on the samples still standing."""
     if not 1 <= n <= 10_000:
@@ -177,7 +177,7 @@ def restarts(n: int, inner: Attack) -> Stages:
     return Stages((inner,) * n, fresh=True)
 
 
-@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=ANY)
+@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=None)
 def worst(*attacks: Attack) -> Stages:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
     return Stages(tuple(attacks))

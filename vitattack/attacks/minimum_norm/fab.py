@@ -18,7 +18,8 @@ from vitattack.attacks.minimum_norm.projection import onto_plane
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.victim import frozen
-from vitattack.threats.lp import LpBall, l2_norms, per_row
+from vitattack.threats.base import per_row
+from vitattack.threats.lp import LpBall, l2_norms
 
 
 @dataclass(frozen=True)

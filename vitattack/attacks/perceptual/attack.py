@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.auto.assurance import Assurance
 from vitattack.attacks.base import Attack, Crafted, Holder
-from vitattack.attacks.catalogue import ANY, register
+from vitattack.attacks.catalogue import register
 from vitattack.attacks.perceptual.distances import lpips_missing, measures
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -45,7 +45,7 @@ class Measured(Holder):
         return Crafted(crafted.x_adv, {**crafted.evidence, **measures(x, crafted.x_adv, lpips=self.lpips)})
 
 
-@register("perceptual", paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=ANY)
+@register("perceptual", paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=None)
 def perceptual(inner: Attack, *, lpips: bool = True) -> Measured:
     """The inner attack, with l2, linf, SSIM and LPIPS of every candidate in its records: what --perceptual adds."""
     return Measured(inner, lpips)

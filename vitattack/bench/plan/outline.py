@@ -17,7 +17,7 @@ from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import did_you_mean
 from vitattack.text.bind import Reader
 from vitattack.text.syntax import Call, Node, parse, short, shown
-from vitattack.threats.lp import Threat
+from vitattack.threats.base import Threat
 
 SAMPLES = {"linf": "linf:8/255", "l2": "l2:0.5", "spatial": "spatial"}
 

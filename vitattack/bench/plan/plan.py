@@ -13,7 +13,7 @@ from vitattack.bench.plan import facts
 from vitattack.bench.plan.prices import Passes, price
 from vitattack.bench.plan.throughput import Rate, Rates
 from vitattack.bench.read.rows import Rows, rows
-from vitattack.bench.run import stored_cells as index
+from vitattack.bench.run import stored_cells
 from vitattack.bench.schema import Bench
 from vitattack.core.files import is_file
 from vitattack.models.weights.cache import whereabouts
@@ -117,11 +117,11 @@ def plan(
     """
     chosen = cells(bench, only, skip)
     images = rows(bench.data)
-    rates, notes = Rates(device), index.Index(store) if store and not fresh else None
+    rates, notes = Rates(device), stored_cells.Index(store) if store and not fresh else None
     fetched: set[str] = set()
     found = []
     for cell in chosen:
-        stored = bool(notes and cell.runnable and notes.find(index.fingerprint(cell, data_dir, device)))
+        stored = bool(notes and cell.runnable and notes.find(stored_cells.fingerprint(cell, data_dir, device)))
         found.append(_priced(cell, images, Rate.stated(throughput) if throughput else rates, stored, fetched))
     return Plan(bench, tuple(found), tuple(_notes(bench, images)))
 

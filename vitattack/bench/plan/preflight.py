@@ -11,7 +11,7 @@ from vitattack.bench.cells import Cell
 from vitattack.bench.plan.plan import needed, to_fetch
 from vitattack.bench.read.rows import PATHS
 from vitattack.bench.schema import Bench
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.models.weights import cache
@@ -44,11 +44,11 @@ def check(bench: Bench, cells: Sequence[Cell], *, store: Path, data_dir: str | N
 
 def build(attack: str, threat: str) -> None:
     """An attack whose options do not suit each other says so."""
-    from vitattack.attacks import attack_text as spec
-    from vitattack.threats.lp import parse
+    from vitattack.attacks import attack_text
+    from vitattack.threats.base import parse_threat
 
     try:
-        spec.build(attack, parse(threat))
+        attack_text.build(attack, parse_threat(threat))
     except WrongThreat as error:
         raise UsageError(f"{str(error).partition(': ')[0]}: skip this cell") from error
 
@@ -70,7 +70,7 @@ def check_weights(model: str, label: str) -> None:
 
 
 def _must_fetch(entry: Entry, label: str) -> None:
-    forbidden = home.offline()
+    forbidden = files.offline()
     if forbidden:
         raise UsageError(
             f"the weights of '{entry.id}' are not here and {forbidden} is set: fetch them with "
@@ -81,7 +81,7 @@ def _must_fetch(entry: Entry, label: str) -> None:
 def check_room(cells: Iterable[Cell], store: Path) -> None:
     """Room for what is to be fetched, and for a record of every sample."""
     wanted = TWICE * sum(to_fetch(model) or 0 for model in {name for cell in cells for name in needed(cell)})
-    _room(home.home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
+    _room(files.home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
     _room(store, 10_000_000, "the records", "give another --out")
 
 

@@ -12,8 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from vitattack.bench.plan.outline import Outline, outline
-from vitattack.threats.lp import Threat
-from vitattack.threats.lp import parse as parse_threat
+from vitattack.threats.base import Threat, parse_threat
 from vitattack.threats.spatial import Spatial
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.gradient.starts import Start
@@ -37,7 +37,7 @@ def attacks() -> dict[str, Any]:
     """Every attack that ships with vitattack: its threats and parameters. Those of plug-ins are their own."""
     return {
         name: {
-            "threats": list(ATTACKS[name].threats),
+            "threats": list(ATTACKS[name].kinds),
             "quick": ATTACKS[name].quick,
             "parameters": parameters(ATTACKS[name].factory),
         }
@@ -49,7 +49,11 @@ def attacks() -> dict[str, Any]:
 def parts() -> dict[str, Any]:
     """What an option of an attack may name: losses, starts, rules and schedules with their parameters."""
     return {
-        word: {name: parameters(spec.KINDS[kind][name]) for name in spec.KINDS[kind] if _ours(spec.KINDS[kind][name])}
+        word: {
+            name: parameters(attack_text.KINDS[kind][name])
+            for name in attack_text.KINDS[kind]
+            if _ours(attack_text.KINDS[kind][name])
+        }
         for kind, word in WORDS.items()
         if kind is not Attack
     }
@@ -64,7 +68,7 @@ def parameters(factory: Callable[..., Any]) -> list[dict[str, Any]]:
     hints = typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
     found: list[dict[str, Any]] = []
     for name, parameter in inspect.signature(factory).parameters.items():
-        if spec.is_threat(hints.get(name)):
+        if attack_text.is_threat(hints.get(name)):
             continue
         content: dict[str, Any] = {"name": name, "kind": parameter.kind.name}
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
@@ -95,8 +99,8 @@ def _hint(hint: Any) -> Any:
 def _default(value: Any) -> Any:
     """Plain values as they are; an object by its name, since no price depends on the options of a default."""
     for kind in WORDS:
-        for name in spec.KINDS[kind] if kind is not Attack else ():
-            if type(value) is spec.KINDS[kind][name]:
+        for name in attack_text.KINDS[kind] if kind is not Attack else ():
+            if type(value) is attack_text.KINDS[kind][name]:
                 return {"named": name}
     content: Any = json.loads(json.dumps(value, default=lambda _: {"named": "?"}))
     return content

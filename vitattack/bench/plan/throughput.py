@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.bench.plan import facts
 from vitattack.bench.plan.prices import Passes
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.models.zoo.entries import Entry, entries
 
@@ -47,7 +47,9 @@ def parse(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*([kMGTP]?)(?:FLOPS?(?:/s)?|FLOP/s)?\s*", text)
     value = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 1e3 <= value <= 1e21:
-        raise UsageError(f"throughput '{home.printable(text, 40)}' is no number of FLOPs per second: write 20T or 300G")
+        raise UsageError(
+            f"throughput '{files.printable(text, 40)}' is no number of FLOPs per second: write 20T or 300G"
+        )
     return value
 
 
@@ -73,7 +75,7 @@ class Rates:
 
 def _stored() -> dict[str, dict[str, float]]:
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # measured again, then
-        content = json.loads((home.home() / FILE).read_text())
+        content = json.loads((files.home() / FILE).read_text())
         found = content["rates"] if isinstance(content, dict) and content.get("schema") == 1 else {}
         return {
             str(where): {str(name): float(rate) for name, rate in rates.items() if float(rate) > 0}
@@ -84,11 +86,11 @@ def _stored() -> dict[str, dict[str, float]]:
 
 def keep(device: str, threads: int | None, rates: dict[str, float]) -> None:
     """Adds measurements to those that are kept."""
-    home.folder()
-    with home.locked("throughput"):
+    files.folder()
+    with files.locked("throughput"):
         known = _stored()
         known.setdefault(host(device, threads), {}).update(rates)
-        with home.whole(home.home() / FILE) as beside:
+        with files.whole(files.home() / FILE) as beside:
             beside.write_text(json.dumps({"schema": 1, "rates": known}, indent=2) + "\n")
 
 

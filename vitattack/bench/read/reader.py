@@ -20,7 +20,7 @@ from vitattack.core.files import printable
 from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.entries import entries
 from vitattack.text.yaml_lines import Item, checked, load, unknown
-from vitattack.threats.lp import Threat, parse_many
+from vitattack.threats.base import Threat, parse_threats
 
 KEYS = (
     *("schema", "title", "source", "notes", "data", "limit", "threats", "seeds", "models", "attacks", "defaults"),
@@ -115,7 +115,7 @@ class _Reading:
     def _threats(self) -> dict[str, Threat]:
         threats: dict[str, Threat] = {}
         for item in self._list("threats"):
-            for threat in checked(item, partial(parse_many, item.text("a threat"))):
+            for threat in checked(item, partial(parse_threats, item.text("a threat"))):
                 if str(threat) in threats:
                     item.refuse(f"the threat {threat} stands twice: keep one")
                 threats[str(threat)] = threat

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from vitattack.bench.schema import CLEAN, Attack, Model, Override
 from vitattack.core.registry import did_you_mean
 from vitattack.text.yaml_lines import Item, checked, unknown
-from vitattack.threats.lp import parse_many
+from vitattack.threats.base import parse_threats
 
 
 class Labels:
@@ -41,7 +41,7 @@ class Labels:
             if attack != CLEAN and len(self.threats) > 1:
                 whole.refuse(f"a reference of {attack} says under which threat: add threat: {self.threats[0]}")
             return "" if attack == CLEAN else self.threats[0]
-        found = checked(item, lambda: parse_many(item.text("a threat")))
+        found = checked(item, lambda: parse_threats(item.text("a threat")))
         if len(found) > 1 or str(found[0]) not in self.threats:
             checked(item, lambda: unknown("threat of this file", str(found[-1]), self.threats))
         return "" if attack == CLEAN else str(found[0])

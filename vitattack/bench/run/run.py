@@ -12,7 +12,7 @@ from typing import Any
 
 from vitattack.bench.cells import Cell, cells
 from vitattack.bench.executors.base import Executor, Progress, Serial
-from vitattack.bench.run import stored_cells as index
+from vitattack.bench.run import stored_cells
 from vitattack.bench.run.tasks import Outcome, Status, Task
 from vitattack.bench.schema import Bench
 from vitattack.core.errors import UsageError
@@ -41,7 +41,7 @@ class Measured:
     def records(self) -> Iterator[SampleRecord]:
         """One after the other, since a matrix may have millions."""
         if self.folder is not None and self.status == "ok":
-            yield from index.records(self.folder)
+            yield from stored_cells.records(self.folder)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def run_cells(
     """What became of each cell, in their order, and whether an interrupt cut the run short."""
     if not 1 <= shards <= 4096:
         raise UsageError(f"{shards} shards are too few or too many: use 1 to 4096")
-    notes = index.Index(store)
-    marks = [index.fingerprint(cell, data_dir, device) if cell.runnable else None for cell in chosen]
+    notes = stored_cells.Index(store)
+    marks = [stored_cells.fingerprint(cell, data_dir, device) if cell.runnable else None for cell in chosen]
     done: dict[int, Measured] = {}
     for number, (cell, mark) in enumerate(zip(chosen, marks, strict=True)):
         if not cell.runnable:
@@ -130,12 +130,12 @@ def _groups(
     chosen: Sequence[Cell], store: Path, data_dir: str | None, device: str, fresh: bool
 ) -> list[tuple[Task, list[int]]]:
     """The tasks of some cells, each with the places of the cells it is for: two spellings of a job are run once."""
-    from vitattack.attacks import attack_text as spec
+    from vitattack.attacks import attack_text
     from vitattack.evaluation.evaluate import usable_cores, with_perceptual
 
     found: dict[str, tuple[Task, list[int]]] = {}
     for place, cell in enumerate(chosen):
-        attack = spec.canonical(cell.attack)
+        attack = attack_text.canonical(cell.attack)
         if cell.settings.perceptual:
             attack = with_perceptual([attack])[0]
         threads = cell.settings.threads or usable_cores()
@@ -196,7 +196,7 @@ def _ended(cell: Cell, outcome: Outcome, store: Path) -> Measured:
 
 
 def _measured(cell: Cell, folder: Path, *, from_store: bool) -> Measured:
-    content = index.result_in(folder)
+    content = stored_cells.result_in(folder)
     if content is None:
         return Measured(cell, "failed", error=f"the records in {folder} are not whole: run the same command again")
     n = content["n"]

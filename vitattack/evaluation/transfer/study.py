@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import attack_text as spec
+from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted, learns, sources
 from vitattack.attacks.black_box.transfer import carried, hurried
 from vitattack.attacks.catalogue import ATTACKS
@@ -42,7 +42,8 @@ from vitattack.records.record import SampleRecord, Watch
 from vitattack.records.result import Result
 from vitattack.records.store import Sink
 from vitattack.text.syntax import short
-from vitattack.threats.lp import LpBall, Threat, parse_many
+from vitattack.threats.base import Threat, parse_threats
+from vitattack.threats.lp import LpBall
 
 # Every image makes all steps: candidates that stop at the first success on the source transfer badly.
 DEFAULT_ATTACK = "pgd(preset=s003, stop=never)"
@@ -73,14 +74,14 @@ def transfer(
     All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
     clean error stays an error. With `out` a second call goes on where the first one stopped.
     """
-    budgets = parse_many(threat) if isinstance(threat, str) else (threat,)
+    budgets = parse_threats(threat) if isinstance(threat, str) else (threat,)
     if len(budgets) > 1:
         raise UsageError("candidates are carried under one budget at a time: give one --threat")
     ball = budgets[0]
     if not isinstance(ball, LpBall):
         raise UsageError(f"transfer carries changes of pixels, not {ball.kind} ones: use --threat linf:1/255 or l2:0.5")
-    text = spec.canonical(attack)
-    built = spec.build(text, ball)
+    text = attack_text.canonical(attack)
+    built = attack_text.build(text, ball)
     if sources(built):
         raise UsageError(f"{short(text)} names its source itself: give this command the attack alone, such as pgd")
     if calibration is not None and not learns(built):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.models.weights import hub
 from vitattack.models.weights.sources import Weights, typed
@@ -31,7 +31,7 @@ class Pin:
 
 
 def pin_file() -> Path:
-    return home.home() / LOCK_FILE
+    return files.home() / LOCK_FILE
 
 
 def pins() -> dict[str, Pin]:
@@ -48,13 +48,13 @@ def pins() -> dict[str, Pin]:
 
 def pin(name: str, made: Pin) -> None:
     """Keep a hash; one that is there stays."""
-    home.folder()
-    with home.locked("lock file"):
+    files.folder()
+    with files.locked("lock file"):
         known = pins()
         if name in known:
             return
         content = {"schema": 1, "weights": {key: asdict(value) for key, value in {**known, name: made}.items()}}
-        with home.whole(pin_file()) as beside:
+        with files.whole(pin_file()) as beside:
             beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -72,7 +72,7 @@ def expected(weights: Weights, name: str) -> tuple[str | None, str]:
 
 def verify(path: Path, weights: Weights, name: str) -> str:
     """The hash of a file; refused if size or hash are others than those expected. Nothing is parsed before this."""
-    size, found = path.stat().st_size, home.file_sha256(path)
+    size, found = path.stat().st_size, files.file_sha256(path)
     wanted, who = expected(weights, name)
     if weights.size is not None and weights.size != size:
         raise UsageError(f"it has {size:,} bytes, the zoo says {weights.size:,}: it is another file")
@@ -93,7 +93,7 @@ def converted(weights: Weights, name: str) -> Path | None:
         return None
     if note.get("source") not in weights.mirrors:  # the name meant something else when this was fetched
         return None
-    if path.stat().st_size != note.get("size") or home.file_sha256(path) != note.get("sha256"):
+    if path.stat().st_size != note.get("size") or files.file_sha256(path) != note.get("sha256"):
         return None
     return path
 
@@ -103,11 +103,11 @@ def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    home.folder("weights")
+    files.folder("weights")
     path = _place(name)
     _note_file(path).unlink(missing_ok=True)
     try:
-        with home.whole(path) as beside:
+        with files.whole(path) as beside:
             # Tied tensors become two: safetensors keeps no shared storage, and a state dict names both.
             save_file({key: tensor.clone().contiguous() for key, tensor in state.items()}, beside)
     except SafetensorError as error:
@@ -118,10 +118,10 @@ def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str
         "original": original,
         "weights_key": list(weights.weights_key),
         "size": path.stat().st_size,
-        "sha256": home.file_sha256(path),
+        "sha256": files.file_sha256(path),
         "date": now(),
     }
-    with home.whole(_note_file(path)) as beside:
+    with files.whole(_note_file(path)) as beside:
         beside.write_text(json.dumps(note, indent=2) + "\n")
     return path
 
@@ -157,13 +157,13 @@ def whereabouts(weights: Weights | None, name: str) -> str:
 
 def names() -> list[str]:
     """The names whose converted weights are in the cache."""
-    folder = home.home() / "weights"
+    folder = files.home() / "weights"
     notes = [_note(path) for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     return sorted(str(note["name"]) for note in notes if "name" in note)
 
 
 def _place(name: str) -> Path:
-    return home.home() / "weights" / (home.plain(name) + ".safetensors")
+    return files.home() / "weights" / (files.plain(name) + ".safetensors")
 
 
 def _note_file(path: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core import progress as watch
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
@@ -54,7 +54,7 @@ def origin(weights: Weights, name: str) -> dict[str, str | None]:
 
 def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tuple[Path, tuple[str, ...] | None]:
     """The checked file, and the keys its tensors are still under; None for a file whose tensors lie on top."""
-    why = "offline is set" if offline else home.offline() if offline is None else None
+    why = "offline is set" if offline else files.offline() if offline is None else None
     failed: list[str] = []
     only_absent = True
     kept = cache.converted(weights, name)
@@ -72,7 +72,7 @@ def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tu
         there = ", ".join(cache.names()) or "nothing"
         raise UsageError(
             f"'{name}' is not cached and {why} forbids the network (cached: {there}): "
-            f"run 'vitattack models pull {name}' where there is one, with VITATTACK_HOME={home.home()}"
+            f"run 'vitattack models pull {name}' where there is one, with VITATTACK_HOME={files.home()}"
         )
     where = "" if len(failed) == 1 else f" from any of {len(failed)} sources"
     raise UsageError(f"cannot get the weights of '{name}'{where}: {'; '.join(failed)}")
@@ -93,7 +93,7 @@ def _from(
         cache.verify(path, weights, name)
         return path, weights.weights_key
     found = hub.resolve(source)
-    with home.locked(name, lambda: watch.current().note(f"{name}: another process is fetching it, waiting")):
+    with files.locked(name, lambda: watch.current().note(f"{name}: another process is fetching it, waiting")):
         kept = cache.converted(weights, name)
         if kept is not None:
             return kept, None
@@ -119,7 +119,7 @@ def _from_hub(
 
 
 def _from_web(source: Source, there: Source, weights: Weights, name: str, offline: bool, unsafe: bool) -> Path:
-    file = home.folder("downloads") / home.plain(f"{name} {source.text}")
+    file = files.folder("downloads") / files.plain(f"{name} {source.text}")
     called = name if there.kind in ("gdrive", "nextcloud") else there.where.split("?")[0].rpartition("/")[2]
 
     def told(done: int, total: int | None) -> None:

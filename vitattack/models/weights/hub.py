@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from vitattack.core import files as home
-from vitattack.core import progress as watch
+from vitattack.core import progress
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
@@ -138,7 +138,7 @@ def _progress() -> dict[str, Any]:
         disable_progress_bars()
         return {}
 
-    told = watch.current()
+    told = progress.current()
 
     class Told(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **settings: Any) -> None:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitattack.core import progress as watch
+from vitattack.core import progress
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.files import printable
 
@@ -91,7 +91,9 @@ def parse(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[
         if not unsafe:
             raise
         named = printable(_words(strange_names(path, kind)), 300) or "things that hide their names"
-        watch.current().warn(f"--unsafe-pickle: '{name}' is unpickled without restrictions and could run code: {named}")
+        progress.current().warn(
+            f"--unsafe-pickle: '{name}' is unpickled without restrictions and could run code: {named}"
+        )
         content = _unpickled(path, name, kind, unsafe=True)
     if not isinstance(content, dict):
         raise UsageError(f"'{name}' holds a {type(content).__name__}, not named tensors: save model.state_dict()")

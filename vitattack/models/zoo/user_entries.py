@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import yaml
 
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.data.transform import transform
 from vitattack.models.architectures.build import build
@@ -19,7 +19,7 @@ from vitattack.models.weights import sources
 from vitattack.models.weights.state_dict import SUFFIXES
 from vitattack.models.zoo.entries import Entry, entries, entry_of, user_file
 from vitattack.models.zoo.load import FileOptions, classes_of, from_entry, input_of, with_classes
-from vitattack.threats.lp import parse as parse_threat
+from vitattack.threats.base import parse_threat
 
 START = (
     "# Models of your own, as in vitattack's model_zoo.yaml; `vitattack models add` appends here.\nschema: 1\nmodels:\n"
@@ -41,7 +41,7 @@ class About:
 def check_name(name: str) -> None:
     """Whether an entry can have this name: said before anything is made that will be called so."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(SUFFIXES):
-        raise UsageError(f"'{home.printable(name)}' is no name for a model: use letters, digits and - _ . /")
+        raise UsageError(f"'{files.printable(name)}' is no name for a model: use letters, digits and - _ . /")
     if name in entries():
         raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_file()}")
 
@@ -58,12 +58,12 @@ def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
     item = _item(name, _source(source), options, about)
     entry = entry_of(item, f"model '{name}'")
     from_entry(entry, unsafe_pickle=options.unsafe_pickle)
-    home.folder()
-    with home.locked("user zoo"):
+    files.folder()
+    with files.locked("user zoo"):
         path = user_file()
         before = path.read_text() if path.is_file() else START
         written = yaml.safe_dump([item], sort_keys=False, allow_unicode=True, width=120)
-        with home.whole(path) as beside:
+        with files.whole(path) as beside:
             beside.write_text(before.rstrip("\n") + "\n\n" + "".join(f"  {line}\n" for line in written.splitlines()))
             if not _holds(beside, name):
                 raise UsageError(f"'{path}' is not laid out as it was written: append the model there by hand")
@@ -81,7 +81,7 @@ def parse_clean(text: str) -> tuple[float, int]:
     """91.2/10000 as percent and number of images."""
     found = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)/([1-9]\d{0,8})", text)
     if not found or float(found[1]) > 100:
-        raise UsageError(f"clean accuracy '{home.printable(text)}' is not understood: write 91.2/10000")
+        raise UsageError(f"clean accuracy '{files.printable(text)}' is not understood: write 91.2/10000")
     return float(found[1]), int(found[2])
 
 
@@ -97,7 +97,7 @@ def _source(text: str) -> sources.Source:
         text = found.where
     path = Path(text).expanduser()
     if not path.is_file():
-        raise UsageError(f"weights file '{home.printable(text)}' does not exist: check the path")
+        raise UsageError(f"weights file '{files.printable(text)}' does not exist: check the path")
     return sources.parse(f"file:{path.absolute()}")
 
 
@@ -110,7 +110,7 @@ def _item(name: str, source: sources.Source, options: FileOptions, about: About)
     weights: dict[str, Any] = {"from": [source.text]}
     if source.kind == "file":
         path = Path(source.where)
-        weights |= {"sha256": home.file_sha256(path), "size": path.stat().st_size}
+        weights |= {"sha256": files.file_sha256(path), "size": path.stat().st_size}
     weights |= {key: value for key in ("weights_key", "strip_prefix") if (value := getattr(options, key))}
     item: dict[str, Any] = {"id": name, "summary": about.summary, "arch": options.arch}
     item |= {"arch_kwargs": kwargs} if kwargs else {}

@@ -1,0 +1,85 @@
+"""Threats: the images an attacker may show in place of the clean one, as values with a canonical text.
+
+A new kind of threat is one file with a class and a `ThreatKind`, and one line in the table below; a package of your own
+exposes its `ThreatKind` under the entry-point group `vitattack.threats`. torch is imported where pixels are touched, so
+that a threat can be read without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import Registry, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Evidence = Mapping[str, "Tensor"]
+NOTHING: Evidence = {}
+
+
+class Threat(Protocol):
+    """The set of images an attacker may show; its text is canonical."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(B,) how far each image was changed, in the threat's own measure."""
+
+    def allows(self, x: Tensor, x_adv: Tensor, evidence: Evidence = NOTHING) -> Tensor:
+        """(B,) whether each image is one the attacker may show; `evidence` is what the attack says of it."""
+
+
+@dataclass(frozen=True)
+class ThreatKind:
+    """A kind of threat that can be named: the reader of what follows its colon, and an example of the whole text."""
+
+    parse: Callable[[str], Threat]
+    example: str
+    listed: bool = True  # a comma begins another budget, as in linf:2/255,4/255
+
+
+THREATS: Registry[ThreatKind] = Registry("threat", entry_point_group="vitattack.threats")
+THREATS.add("linf", "vitattack.threats.lp:LINF")
+THREATS.add("l2", "vitattack.threats.lp:L2")
+THREATS.add("spatial", "vitattack.threats.spatial:SPATIAL")
+
+
+def parse_threat(text: str) -> Threat:
+    """The threat of a text: `linf:8/255`, `l2:0.5`, `spatial`, `spatial:16px,30deg`."""
+    kind, colon, rest = text.strip().partition(":")
+    if kind in THREATS:
+        return THREATS[kind].parse(rest)
+    if colon:
+        raise UsageError(did_you_mean("threat", kind, THREATS))
+    budget = kind or "8/255"
+    raise UsageError(f"threat '{text}' names no norm: write linf:{budget} or l2:{budget}")
+
+
+def parse_threats(text: str) -> tuple[Threat, ...]:
+    """One threat for each budget of `linf:1/255,2/255,4/255`; a budget without a norm takes the one before it."""
+    kind = text.strip().partition(":")[0]
+    if kind in THREATS and not THREATS[kind].listed:
+        return (parse_threat(text),)
+    found: list[Threat] = []
+    for part in text.split(","):
+        kind = part.partition(":")[0] if ":" in part else kind
+        found.append(parse_threat(part if ":" in part or not kind or not found else f"{kind}:{part.strip()}"))
+    texts = [str(threat) for threat in found]
+    if len(set(texts)) < len(texts):
+        raise UsageError(f"a budget is named twice in '{text}': name each once")
+    return tuple(found)
+
+
+def examples(kinds: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """A text of each of these kinds of threat, of all kinds without any."""
+    return tuple(THREATS[kind].example for kind in (THREATS.in_order if kinds is None else kinds))
+
+
+def per_row(values: Tensor, like: Tensor) -> Tensor:
+    """(B,) shaped to multiply (B, C, H, W)."""
+    return values.view(-1, *([1] * (like.dim() - 1)))
