@@ -193,7 +193,7 @@ def _run(
         from .signals import catch_sigterm
 
         if given["executor"] == "local":  # the devices of a cluster are seen by its workers
-            from vitattack.evaluation.evaluate import resolve_device
+            from vitattack.core.runtime import resolve_device
 
             resolve_device(device)
         check(bench, missing, store=store, data_dir=data_dir)

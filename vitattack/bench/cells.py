@@ -10,7 +10,7 @@ from typing import Any
 from vitattack.bench.read.selectors import fits
 from vitattack.bench.schema import Attack, Bench, Model, Reference, Settings
 from vitattack.core.errors import UsageError
-from vitattack.core.files import printable
+from vitattack.core.words import printable
 
 
 @dataclass(frozen=True)

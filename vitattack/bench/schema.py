@@ -9,8 +9,8 @@ from typing import Any
 
 from vitattack.core.assets import BENCHMARKS
 from vitattack.core.errors import UsageError
-from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 
 AXES = ("model", "attack", "threat", "seed")
 CLEAN = "clean"  # the column that no attack makes

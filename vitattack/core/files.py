@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
-import re
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.words import plain, printable
 
 SECONDS_BEFORE_WAITING_IS_SAID = 0.5
 
@@ -42,28 +46,6 @@ def offline() -> str | None:
         if os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off"):
             return name
     return None
-
-
-def plain(name: str) -> str:
-    """A name as one file name: nothing in it can leave a folder, and two names never share one."""
-    if re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,79}", name):  # as it is, also where file names ignore case
-        return name
-    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-")[:80]
-    return f"{readable}+{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def printable(text: str, length: int = 100) -> str:
-    """Words from outside, fit for a terminal: one line and no control characters."""
-    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return words if len(words) <= length else words[: length - 3] + "..."
-
-
-def is_file(text: str) -> bool:
-    """Whether a word from outside names a file; one that no file can have is none."""
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def folder(*parts: str) -> Path:
@@ -118,3 +100,42 @@ def whole(path: Path) -> Iterator[Path]:
         raise VitattackError(
             f"cannot write '{path}' ({error.strerror or error}): make room or set VITATTACK_HOME"
         ) from error
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """All of it or nothing, even across a crash."""
+    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")  # machines may share the folder
+    try:
+        with partial.open("w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def cannot_write(path: Path, error: OSError) -> VitattackError:
+    reason = error.strerror or type(error).__name__
+    if is_full(error):
+        return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
+    return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
+
+
+def dump(content: Any) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """An object that was written atomically, if it was."""
+    try:
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else None
+    except (OSError, ValueError):
+        return None

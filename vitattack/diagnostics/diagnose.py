@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import DataSet, asked
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import SATURATED_ROWS, UNDERFLOW_ROWS, RowStatistics
 from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.evaluate import DEFAULT_DATA, DEFAULT_MODEL, open_data, resolve_device, usable_cores, wish
+from vitattack.evaluation.evaluate import DEFAULT_DATA, DEFAULT_MODEL, open_data, wish
 from vitattack.evaluation.provenance import provenance
-from vitattack.evaluation.run_job import numerics
 from vitattack.models.attention.map import AttentionLayer, AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled

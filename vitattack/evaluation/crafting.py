@@ -12,6 +12,7 @@ from torch import Tensor
 from vitattack.attacks.base import Attack, Crafted, blank_evidence
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
+from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.models.passes import Passes, counting, share
@@ -151,9 +152,3 @@ def _firmer(first: Outcome, again: Outcome | None) -> Outcome:
     backwards = first.record.backwards + again.record.backwards
     chosen = again if again.record.status == "fooled" else first
     return chosen._replace(record=replace(chosen.record, forwards=forwards, backwards=backwards))
-
-
-def out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    known = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(phrase in text for phrase in known)

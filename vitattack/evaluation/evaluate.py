@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,10 +23,11 @@ from vitattack.attacks.perceptual.distances import lpips_missing
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
+from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.run_job import numerics, run, stored
+from vitattack.evaluation.run_job import run, stored
 from vitattack.models.victim import Victim, check_pixels, digest, wrap
 from vitattack.models.zoo import load as zoo
 from vitattack.models.zoo.entries import Entry
@@ -205,34 +205,6 @@ def searching(attack: Attack, text: str, precision: Precision) -> Attack:
 
 def as_tuple(threat: Threat | Sequence[Threat]) -> tuple[Threat, ...]:
     return tuple(threat) if isinstance(threat, Sequence) else (threat,)
-
-
-def usable_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.device:
-    """`auto` is where a given module lives, else the first GPU there is, else the CPU."""
-    if text == "auto":
-        if isinstance(model, nn.Module):
-            return next((t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        raise UsageError(f"device '{text}' is not understood: write auto, cpu, cuda, cuda:1 or mps") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(
-            f"device '{text}': this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("device 'mps' is not there: use --device cpu")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"device '{text}' is not supported: write auto, cpu, cuda, cuda:1 or mps")
-    return device
 
 
 def check_numbers(seed: int, batch_size: int, threads: int, shard: tuple[int, int]) -> None:

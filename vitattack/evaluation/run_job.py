@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ import torch
 from vitattack.attacks.auto.report import auto_doubts
 from vitattack.attacks.base import Attack, Calibration, learned, learns, recall
 from vitattack.attacks.stages import square_helps
+from vitattack.core.files import dump, read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch, together
@@ -26,22 +26,8 @@ from vitattack.models.victim import Victim, digest
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Watch
 from vitattack.records.result import Result
-from vitattack.records.store import Sink, dump, finished, read_json, write_atomically
+from vitattack.records.store import Sink, finished
 from vitattack.threats.base import Threat
-
-
-@contextmanager
-def numerics(threads: int) -> Iterator[None]:
-    """A stated number of threads and true float32, restored afterwards."""
-    before = torch.get_num_threads()
-    tf32 = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
-    torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
 def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool = True) -> Result | None:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from vitattack.core import files
+from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import asked
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.evaluate import open_data, reported_clean, resolve_device, usable_cores, wish
-from vitattack.evaluation.run_job import numerics
+from vitattack.evaluation.evaluate import open_data, reported_clean, wish
 from vitattack.models.victim import frozen
 from vitattack.models.weights import cache, fetch
 from vitattack.models.zoo import load as zoo

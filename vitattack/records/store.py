@@ -7,11 +7,9 @@ merges them in the order of the job. Later passes over survivors append to the w
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
-import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,7 +17,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.errors import UsageError
+from vitattack.core.files import cannot_write, dump, read_json, write_atomically
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 
@@ -30,49 +29,10 @@ class Locked(UsageError):
     """Another process is writing these records."""
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """All of it or nothing, even across a crash."""
-    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")  # machines may share the folder
-    try:
-        with partial.open("w") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise _cannot_write(path, error) from error
-
-
-def is_full(error: OSError) -> bool:
-    """Whether a write failed for want of room."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def _cannot_write(path: Path, error: OSError) -> VitattackError:
-    reason = error.strerror or type(error).__name__
-    if is_full(error):
-        return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
-    return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
-
-
-def dump(content: Any) -> str:
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
-
-
 def finished(root: Path, job: Job) -> dict[str, Any] | None:
     """The result of a job that is complete, if it is in the store."""
     content = read_json(root / job.folder / "result.json")
     return content if content and {"seconds", "doubts", "provenance"} <= content.keys() else None
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """An object that was written atomically, if it was."""
-    try:
-        content = json.loads(path.read_text())
-        return content if isinstance(content, dict) else None
-    except (OSError, ValueError):
-        return None
 
 
 class Sink:
@@ -91,7 +51,7 @@ class Sink:
             self._path = self._file_of(shard[0])
             self._stream = self._path.open("ab", buffering=0)
         except OSError as error:
-            raise _cannot_write(self.folder, error) from error
+            raise cannot_write(self.folder, error) from error
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -170,7 +130,7 @@ class Sink:
             with path.open("a") as stream:
                 stream.write(json.dumps(event) + "\n")
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise cannot_write(path, error) from error
 
     def events(self) -> list[dict[str, Any]]:
         """The notes of all sessions and shards of this job; a torn last line is skipped."""
@@ -217,7 +177,7 @@ class Sink:
         try:
             whole = self.path.open("ab", buffering=0)
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         try:
             fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -260,7 +220,7 @@ def _append(stream: FileIO, path: Path, lines: bytes) -> None:
     except OSError as error:
         with suppress(OSError):  # the next opening cuts the torn batch off
             stream.truncate(end)
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
 def whole_batches(path: Path, batches: Batches, end: int = 0) -> tuple[list[SampleRecord], int]:

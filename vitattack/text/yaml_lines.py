@@ -12,8 +12,8 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from vitattack.core.assets import RECIPES
 from vitattack.core.errors import UsageError
-from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 from vitattack.text import yaml_lines
 
 DEEPEST = 5

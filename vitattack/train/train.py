@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.evaluation.evaluate import usable_cores
-from vitattack.evaluation.run_job import numerics
-from vitattack.records.store import dump, read_json, write_atomically
+from vitattack.core.files import dump, read_json, write_atomically
+from vitattack.core.runtime import numerics, usable_cores
 from vitattack.train.data.augment import augmented
 from vitattack.train.data.batch import Batch, batch_rng, middle
 from vitattack.train.data.streams import Data, open_data

@@ -100,7 +100,7 @@ def fenced(label: str, victim: nn.Module, x: Tensor, rng: SampleRng) -> Iterator
         except VitattackError:
             raise
         except Exception as error:
-            from vitattack.evaluation.crafting import out_of_memory  # it runs attacks
+            from vitattack.core.runtime import out_of_memory
 
             if out_of_memory(error):
                 raise

@@ -261,6 +261,6 @@ def environment() -> dict[str, str]:
 
 
 def _cores() -> int:
-    from vitattack.evaluation.evaluate import usable_cores
+    from vitattack.core.runtime import usable_cores
 
     return usable_cores()

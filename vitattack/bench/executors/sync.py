@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import file_sha256
-from vitattack.records.store import Locked, dump, write_atomically
+from vitattack.core.files import dump, file_sha256, write_atomically
+from vitattack.records.store import Locked
 
 NAMES = re.compile(r"[a-z]+(\.shard-\d+-of-\d+)?\.jsonl?")
 

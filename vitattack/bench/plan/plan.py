@@ -15,7 +15,7 @@ from vitattack.bench.plan.throughput import Rate, Rates
 from vitattack.bench.read.rows import Rows, rows
 from vitattack.bench.run import stored_cells
 from vitattack.bench.schema import Bench
-from vitattack.core.files import is_file
+from vitattack.core.words import is_file
 from vitattack.models.weights.cache import whereabouts
 from vitattack.models.zoo.entries import Entry, entries
 

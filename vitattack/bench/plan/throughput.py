@@ -16,6 +16,7 @@ from vitattack.bench.plan import facts
 from vitattack.bench.plan.prices import Passes
 from vitattack.core import files
 from vitattack.core.errors import UsageError
+from vitattack.core.words import printable
 from vitattack.models.zoo.entries import Entry, entries
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ def parse(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*([kMGTP]?)(?:FLOPS?(?:/s)?|FLOP/s)?\s*", text)
     value = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 1e3 <= value <= 1e21:
-        raise UsageError(
-            f"throughput '{files.printable(text, 40)}' is no number of FLOPs per second: write 20T or 300G"
-        )
+        raise UsageError(f"throughput '{printable(text, 40)}' is no number of FLOPs per second: write 20T or 300G")
     return value
 
 
@@ -112,8 +111,7 @@ def measure(entry: Entry, batch_size: int, device: str, threads: int | None) -> 
 
     import torch
 
-    from vitattack.evaluation.evaluate import resolve_device, usable_cores
-    from vitattack.evaluation.run_job import numerics
+    from vitattack.core.runtime import numerics, resolve_device, usable_cores
     from vitattack.models.victim import frozen
     from vitattack.models.zoo.load import victim_of
 

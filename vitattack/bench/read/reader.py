@@ -16,7 +16,7 @@ from vitattack.bench.read.selectors import Labels, fits
 from vitattack.bench.read.settings import OPTIONS, SETTINGS, check_file, public, some, values
 from vitattack.bench.schema import AXES, CLEAN, Attack, Bench, Model, Override, Settings
 from vitattack.core.errors import UsageError, WrongThreat
-from vitattack.core.files import printable
+from vitattack.core.words import printable
 from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.entries import entries
 from vitattack.text.yaml_lines import Item, checked, load, unknown

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vitattack.bench.plan import facts
 from vitattack.core.errors import UsageError
-from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 from vitattack.data.rows import select, split
 from vitattack.data.transform import transform as make_transform
 from vitattack.models.zoo.entries import Entry

@@ -9,8 +9,8 @@ from typing import Any
 from vitattack.bench.read.rows import rows
 from vitattack.bench.schema import Settings
 from vitattack.core.errors import UsageError
-from vitattack.core.files import is_file, printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import is_file, printable
 from vitattack.data.transform import transform
 from vitattack.models.normalise import normaliser
 from vitattack.models.zoo.entries import Entry, entries

@@ -131,7 +131,8 @@ def _groups(
 ) -> list[tuple[Task, list[int]]]:
     """The tasks of some cells, each with the places of the cells it is for: two spellings of a job are run once."""
     from vitattack.attacks import attack_text
-    from vitattack.evaluation.evaluate import usable_cores, with_perceptual
+    from vitattack.core.runtime import usable_cores
+    from vitattack.evaluation.evaluate import with_perceptual
 
     found: dict[str, tuple[Task, list[int]]] = {}
     for place, cell in enumerate(chosen):

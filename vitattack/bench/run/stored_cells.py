@@ -20,11 +20,11 @@ from vitattack.bench.cells import Cell
 from vitattack.core import files as home
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
+from vitattack.core.files import read_json
 from vitattack.models.weights import cache
 from vitattack.models.zoo.entries import entries
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import Accuracy
-from vitattack.records.store import read_json
 
 NOTES = "cells.jsonl"
 FILES = ("folder:", "npz:", "file:", "imagenet-classes:")  # texts whose files may change under them

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
+from vitattack.core.files import file_sha256
 from vitattack.data.formats.blobs import Blob, in_folder
 from vitattack.data.formats.images import decode_rgb, reason, stack_pixels
 from vitattack.data.imagenet.labels import class_numbers
@@ -34,11 +35,6 @@ class Source(Protocol):
 
     def digest(self, rows: Sequence[int]) -> str:
         """A hash that changes when the content of these rows does."""
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _rows_of(content: str, rows: Sequence[int]) -> str:

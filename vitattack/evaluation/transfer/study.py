@@ -24,13 +24,14 @@ from vitattack.attacks.black_box.transfer import carried, hurried
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import DataSet
 from vitattack.evaluation import evaluate as api
 from vitattack.evaluation.crafting import Batches, Pieces, read_batch, together
 from vitattack.evaluation.doubts import first_look
 from vitattack.evaluation.evaluate import Reporter
 from vitattack.evaluation.judge import clean_predictions, judge
-from vitattack.evaluation.run_job import finish, note_leaks, numerics, prepared, stored
+from vitattack.evaluation.run_job import finish, note_leaks, prepared, stored
 from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.evaluation.transfer.victims import Contestant, Model, assemble, at_size, check_names, key_of, size_doubts
@@ -86,14 +87,14 @@ def transfer(
         raise UsageError(f"{short(text)} names its source itself: give this command the attack alone, such as pgd")
     if calibration is not None and not learns(built):
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-    threads = api.usable_cores() if threads is None else threads
+    threads = usable_cores() if threads is None else threads
     api.check_numbers(seed, batch_size, threads, (0, 1))
     api.check_transform(data, transform)
     check_names(models, to)
     folder = Path(data_dir) if data_dir is not None else None
 
     with numerics(threads), api.open_store(out) as root:
-        place = api.resolve_device(device, next((m for m in [*models, *to] if isinstance(m, nn.Module)), None))
+        place = resolve_device(device, next((m for m in [*models, *to] if isinstance(m, nn.Module)), None))
         everyone, base = assemble([*models, *to], place, options, data, limit, folder, transform)
         rows = [everyone[key_of(model)] for model in models]
         columns = [everyone[key_of(model)] for model in to] or rows

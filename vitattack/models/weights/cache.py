@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.words import plain
 from vitattack.models.weights import hub
 from vitattack.models.weights.sources import Weights, typed
 
@@ -163,7 +164,7 @@ def names() -> list[str]:
 
 
 def _place(name: str) -> Path:
-    return files.home() / "weights" / (files.plain(name) + ".safetensors")
+    return files.home() / "weights" / (plain(name) + ".safetensors")
 
 
 def _note_file(path: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import printable
+from vitattack.core.words import printable
 from vitattack.models.weights.safe_load import looks_like
 from vitattack.models.weights.sources import LOOPBACK, safe_address
 

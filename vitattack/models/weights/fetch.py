@@ -11,6 +11,7 @@ from vitattack.core import progress as watch
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.progress import Watch
+from vitattack.core.words import plain
 from vitattack.models.weights import cache, hub
 from vitattack.models.weights.download import download
 from vitattack.models.weights.safe_load import CouldRunCode
@@ -119,7 +120,7 @@ def _from_hub(
 
 
 def _from_web(source: Source, there: Source, weights: Weights, name: str, offline: bool, unsafe: bool) -> Path:
-    file = files.folder("downloads") / files.plain(f"{name} {source.text}")
+    file = files.folder("downloads") / plain(f"{name} {source.text}")
     called = name if there.kind in ("gdrive", "nextcloud") else there.where.split("?")[0].rpartition("/")[2]
 
     def told(done: int, total: int | None) -> None:

@@ -15,8 +15,8 @@ from urllib.request import getproxies
 from vitattack.core import files as home
 from vitattack.core import progress
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 from vitattack.models.weights.sources import Source, parse
 
 

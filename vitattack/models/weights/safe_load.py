@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitattack.core import progress
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.files import printable
+from vitattack.core.words import printable
 
 FIX = "fetch it again, or check that it is the file you mean"
 ALLOWED = (argparse.Namespace,)  # training scripts keep their arguments beside the weights

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import quote, urlsplit
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import printable
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 
 T = TypeVar("T")
 

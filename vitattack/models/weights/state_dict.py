@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import file_sha256, printable
+from vitattack.core.files import file_sha256
+from vitattack.core.words import printable
 from vitattack.models.weights.safe_load import parse
 from vitattack.models.weights.sources import SUFFIXES as SUFFIXES
 

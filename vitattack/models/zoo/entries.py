@@ -18,8 +18,9 @@ import yaml
 
 from vitattack.core.assets import ZOO_FILE
 from vitattack.core.errors import UsageError
-from vitattack.core.files import home, printable
+from vitattack.core.files import home
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable
 from vitattack.models.normalise import NORMALISERS, sound
 from vitattack.models.weights.sources import Weights, checked, typed, weights_of
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import printable
+from vitattack.core.words import printable
 from vitattack.models.attention.map import AttentionLayer
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.victim import Victim, frozen

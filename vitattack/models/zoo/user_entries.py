@@ -12,6 +12,7 @@ import yaml
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError
+from vitattack.core.words import printable
 from vitattack.data.transform import transform
 from vitattack.models.architectures.build import build
 from vitattack.models.normalise import normaliser
@@ -41,7 +42,7 @@ class About:
 def check_name(name: str) -> None:
     """Whether an entry can have this name: said before anything is made that will be called so."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(SUFFIXES):
-        raise UsageError(f"'{files.printable(name)}' is no name for a model: use letters, digits and - _ . /")
+        raise UsageError(f"'{printable(name)}' is no name for a model: use letters, digits and - _ . /")
     if name in entries():
         raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_file()}")
 
@@ -81,7 +82,7 @@ def parse_clean(text: str) -> tuple[float, int]:
     """91.2/10000 as percent and number of images."""
     found = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)/([1-9]\d{0,8})", text)
     if not found or float(found[1]) > 100:
-        raise UsageError(f"clean accuracy '{files.printable(text)}' is not understood: write 91.2/10000")
+        raise UsageError(f"clean accuracy '{printable(text)}' is not understood: write 91.2/10000")
     return float(found[1]), int(found[2])
 
 
@@ -97,7 +98,7 @@ def _source(text: str) -> sources.Source:
         text = found.where
     path = Path(text).expanduser()
     if not path.is_file():
-        raise UsageError(f"weights file '{files.printable(text)}' does not exist: check the path")
+        raise UsageError(f"weights file '{printable(text)}' does not exist: check the path")
     return sources.parse(f"file:{path.absolute()}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.records.store import is_full
+from vitattack.core.files import is_full
 
 FORMAT = 1
 

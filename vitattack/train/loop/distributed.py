@@ -72,7 +72,7 @@ def team(device: str = "auto") -> Team:
         from accelerate import PartialState
     except ImportError as error:
         raise UsageError("training needs accelerate: pip install 'vitattack[train]'") from error
-    from vitattack.evaluation.evaluate import resolve_device
+    from vitattack.core.runtime import resolve_device
 
     asked = resolve_device(device)
     # accelerate looks for other processes on CPUs only if it is told that this is about CPUs

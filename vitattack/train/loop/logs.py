@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vitattack.core.errors import UsageError
+from vitattack.core.files import write_atomically
 from vitattack.core.registry import did_you_mean
-from vitattack.records.store import write_atomically
 
 # Tracker -> the module it needs and the package that has it.
 TRACKERS = {

@@ -12,10 +12,9 @@ import torch
 from safetensors import safe_open
 
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.files import file_sha256
+from vitattack.core.files import dump, file_sha256, write_atomically
 from vitattack.evaluation.provenance import machine
 from vitattack.models.attention.baked_scales import adapters_of
-from vitattack.records.store import dump, write_atomically
 from vitattack.train.data.streams import Data
 from vitattack.train.loop.checkpoint import Checkpoints, write_bytes
 from vitattack.train.loop.logs import Log, check_trackers
