@@ -108,7 +108,7 @@ def _check_folder(folder: Path) -> None:
 
 def _list(form: str) -> None:
     from vitattack.bench.schema import read, shipped
-    from vitattack.report.table import Table
+    from vitattack.core.table import Table
 
     from .output import show
 

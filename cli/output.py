@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from vitattack.report.table import Table
+from vitattack.core.table import Table
 
 LONGEST = 1000  # characters of a line that is read by a program
 

@@ -98,9 +98,9 @@ def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: 
     """
     import dataclasses
 
+    from vitattack.core.table import Table
     from vitattack.models.zoo.entries import user_file
     from vitattack.models.zoo.user_entries import About, add, parse_clean
-    from vitattack.report.table import Table
 
     from .output import show
 

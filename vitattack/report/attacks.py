@@ -15,8 +15,8 @@ from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.core.table import Table
 from vitattack.models.victim import Victim
-from vitattack.report.table import Table
 
 CLASSES = 10  # where prices are counted; fab pays a gradient per wrong class
 

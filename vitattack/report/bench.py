@@ -11,7 +11,7 @@ from typing import Any
 from vitattack.bench.compare import Front, Shown, fronts, shown
 from vitattack.bench.run.run import Matrix
 from vitattack.bench.schema import CLEAN
-from vitattack.report.table import Table
+from vitattack.core.table import Table
 
 AXIS: Mapping[str, Callable[[Shown], str]] = {
     "model": lambda one: one.model,

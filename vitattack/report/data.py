@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError
+from vitattack.core.table import Table
 from vitattack.data import DataSet, load
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.formats.row_sources import ImageSource
 from vitattack.data.protocols import PROTOCOLS
 from vitattack.data.rows import split
-from vitattack.report.table import Table
 
 KEYS = ("name", "images", "classes", "where", "what it is")
 READ_AT_MOST = 20_000

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitattack.core.errors import UsageError
+from vitattack.core.table import Table
 from vitattack.diagnostics.diagnose import Block, Diagnosis
 from vitattack.diagnostics.row_statistics import HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP, bin_edges
-from vitattack.report.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

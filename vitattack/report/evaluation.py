@@ -10,10 +10,10 @@ from vitattack.attacks.aas.report import referee
 from vitattack.attacks.auto.report import auto_report
 from vitattack.attacks.perceptual.report import appearance
 from vitattack.attacks.spatial.report import spatial_report
+from vitattack.core.table import Table
 from vitattack.records import stats
 from vitattack.records.result import Evaluation, Result
 from vitattack.records.stats import Accuracy
-from vitattack.report.table import Table
 
 COLUMNS = ("attack", "accuracy", "95 %", "correct", "fwd", "bwd", "step", "sec")
 

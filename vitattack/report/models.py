@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from vitattack.core.table import Table
 from vitattack.models.weights.cache import whereabouts
 from vitattack.models.zoo.entries import Entry, Reported
-from vitattack.report.table import Table
 
 if TYPE_CHECKING:  # a list of models needs no torch
     from vitattack.models.zoo.figures import Figures

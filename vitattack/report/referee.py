@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from vitattack.attacks.aas.report import Referee
+from vitattack.core.table import Table
 from vitattack.records.stats import Accuracy
 from vitattack.report.evaluation import interval, percent
-from vitattack.report.table import Table
 
 
 def table(title: str, found: Referee) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vitattack.report.table import Table
+from vitattack.core.table import Table
 from vitattack.train.plan import Plan
 from vitattack.train.recipe import Recipe, load, shipped
 from vitattack.train.train import Trained

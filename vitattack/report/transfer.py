@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vitattack.core.table import Table
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.records.stats import Accuracy
 from vitattack.report.evaluation import percent
-from vitattack.report.table import Table
 
 
 def tables(matrix: Matrix) -> list[Table]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vitattack.core.table import Table
 from vitattack.evaluation.zoo_check import Look
 from vitattack.records.stats import Accuracy
-from vitattack.report.table import Table
 
 
 def pulled(found: Mapping[str, Path], origins: Mapping[str, Mapping[str, str | None]]) -> tuple[Table, dict[str, Any]]:

@@ -1,0 +1,32 @@
+"""Sections of a result: what an attack shows beside its headline, computed once from the records of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vitattack.core.table import Table
+from vitattack.records.job import Job
+from vitattack.records.record import SampleRecord
+from vitattack.records.stats import Accuracy
+
+
+class Run(NamedTuple):
+    """A finished run as its attack sees it: its texts, the last record of every sample, what was learned beforehand."""
+
+    job: Job
+    records: Sequence[SampleRecord]
+    learned: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A named part of a result. Its content stands in the JSON under its name, the rest in the printed report."""
+
+    name: str
+    content: Mapping[str, Any]
+    rows: tuple[tuple[str, Accuracy], ...] = ()  # accuracies that stand below the row of the attack
+    notes: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()  # tables of one title from several results are printed as one
+    doubts: tuple[str, ...] = ()
