@@ -25,7 +25,7 @@ from vitattack.data.kinds import LocalSet
 @pytest.fixture
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sets as they are, but a few images are enough."""
-    for module in ("catalogue", "entries"):
+    for module in ("catalogue", "kinds"):
         monkeypatch.setattr(f"vitattack.data.{module}.check_count", lambda found, wanted, where: None)
 
 

@@ -121,7 +121,7 @@ for _name, _target in (
     ("ard", "vit_at:Ard"),
     ("prm", "vit_at:Prm"),
 ):
-    HOOKS.add(_name, f"vitattack.train.{_target}")
+    HOOKS.add(_name, f"vitattack.train.hooks.{_target}")
 
 
 @HOOKS.register("ema")
