@@ -177,6 +177,7 @@ BROKEN = [
     lines(28, "- pgd\n", "- clean\n", 12, "clean accuracy is measured in any case"),
     lines(29, "set: {limit: 4, batch_size: 8}", "set: {limits: 4}", 15, "did you mean limit?"),
     lines(30, 'models: "tiny-*"', 'models: "tony-*"', 15, "unknown model 'tony-*'"),
+    lines(67, "- tiny-vit\n", "- s002/PGD-AT/cifar10\n", 8, "was renamed: write aas2024/PGD-AT/cifar10"),
     lines(31, "{models: plain, attacks: GAMA}", "{models: plain, attack: GAMA}", 17, "did you mean attacks"),
     lines(32, "value: 45.5", "value: 145.5", 19, "value is a number from 0 to 100, not 145.5"),
     lines(33, "{model: tiny-vit, attack: pgd", "{model: tiny-vat, attack: pgd", 19, "did you mean tiny-vit"),

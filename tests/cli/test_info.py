@@ -28,7 +28,7 @@ def test_info_says_what_an_evaluation_needs_to_know(here: Here) -> None:
     assert content["normalize"] == {"mean": [0.4914, 0.4822, 0.4465], "std": [0.2471, 0.2435, 0.2616]}
     assert [r["value"] for r in content["reported"]] == [90.06, 56.14]
     assert content["whereabouts"] == "not cached" and content["licence"].startswith("MIT")
-    text = run("models", "info", "s004/tora_vit_b_16-0.5", "--format", "csv")
+    text = run("models", "info", "tora2023/tora_vit_b_16-0.5", "--format", "csv")
     assert "cannot be built here" in text and "not public" in text and "mce 34.44 %, n = ?" in text
 
 

@@ -11,14 +11,14 @@ from vitattack.report.evaluation import interval, percent
 
 
 def table(title: str, found: Referee) -> Table:
-    """RA = robust accuracy. Everything but the rows marked S002 is counted on the plain model."""
+    """Clean and robust accuracy (RA); only the rows that say so are counted on the scaled model."""
     lines: list[tuple[str, Accuracy | None]] = [
         ("clean, plain model", found.clean),
         ("clean, scaled model", found.clean_scaled),
         ("RA of the base attack", found.base),
         ("RA of the attack through scaled attention", found.aas),
         ("RA of both together (headline)", found.union),
-        ("RA, scaled-model protocol of S002", found.scaled_protocol),
+        ("RA, scaled-model protocol (Adaptive Attention Scaling, CVPR 2024)", found.scaled_protocol),
         ("RA of those same examples on the plain model", found.scaled_examples),
     ]
     rows = [(name, percent(a.accuracy), interval(a), f"{a.correct}/{a.n}") for name, a in lines if a is not None]

@@ -33,9 +33,9 @@ SHELVES = {
     "aroid": 2,
     "robustvlm": 11,
     "wang": 6,
-    "s000": 10,
-    "s002": 24,
-    "s004": 5,
+    "vitwrn2025": 10,
+    "aas2024": 24,
+    "tora2023": 5,
 }
 
 
@@ -74,7 +74,7 @@ def test_words_of_entries_mean_something() -> None:
         if entry.threat is not None:
             parse_threat(entry.threat)
         assert entry.dataset in {*CATALOGUE, "imagenette"}, entry.id  # `models check` looks for images by this name
-        if entry.weights is None and not entry.id.startswith(("s000", "s002", "s004")):
+        if entry.weights is None and not entry.id.startswith(("vitwrn2025", "aas2024", "tora2023")):
             assert entry.page, entry.id
         if entry.arch is None:
             assert entry.notes, entry.id
@@ -95,9 +95,9 @@ def test_words_of_entries_mean_something() -> None:
         ("ares/swinb_at", "imagenet", "robust", 57.3),
         ("ares/xcits_sota", "none", "clean", 72.34),
         ("timm:vit_base_patch16_224.augreg_in1k", "half", "clean", 79.154),
-        ("s000/vit_b_2-2000/cifar10-linf", "none", "robust", 71.31),
-        ("s002/TRADES+AAS-AT/cifar100", "none", "robust", 28.06),
-        ("s004/tora_vit_b_16-0.5", "none", "robust", 37.99),
+        ("vitwrn2025/vit_b_2-2000/cifar10-linf", "none", "robust", 71.31),
+        ("aas2024/TRADES+AAS-AT/cifar100", "none", "robust", 28.06),
+        ("tora2023/tora_vit_b_16-0.5", "none", "robust", 37.99),
     ],
 )
 def test_normalisation_and_numbers(name: str, normalize: str, metric: str, value: float) -> None:

@@ -260,13 +260,16 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("s000/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: choose another"),
+        ("vitwrn2025/vit_b_2-2000/cifar10-linf", "are not public, the zoo holds its published numbers: choose another"),
         (
             "mimir/vit_b_cifar10",
             "have no direct address, .* from https://drive.google.com/drive/folders/.* give FILE --like mimir",
         ),
         ("singh/eps8", "from https://.* and give FILE with --arch and --normalize"),
         ("robustvlm/fare2-clip", "cannot be built by this version .*open_clip"),
+        ("s000/vit_b_2-2000/cifar10-linf", "was renamed: write vitwrn2025/vit_b_2-2000/cifar10-linf$"),
+        ("s002/TRADES+AAS-AT/cifar100", "was renamed: write aas2024/TRADES.AAS-AT/cifar100$"),
+        ("s004/tora_vit_b_16-0.5", "was renamed: write tora2023/tora_vit_b_16-0.5$"),
         ("rb/Liu2023Comprehensive_Swin-C", "unknown model .* did you mean rb/Liu2023Comprehensive_Swin"),
     ],
 )

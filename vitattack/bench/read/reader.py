@@ -19,6 +19,7 @@ from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.words import printable
 from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.renamed import refuse_former_id
 from vitattack.text.yaml_lines import Item, checked, load, unknown
 from vitattack.threats.base import Threat, parse_threats
 
@@ -158,6 +159,7 @@ class _Reading:
         images: Rows,
     ) -> Model:
         known = entries()
+        checked(item, lambda: refuse_former_id(text, known))
         if text in known or text.startswith(HUBS):
             if options:
                 item.refuse(f"{next(iter(options))} describes a checkpoint file, '{text}' is none: drop it")

@@ -14,6 +14,7 @@ from vitattack.core.words import is_file, printable
 from vitattack.data.transform import transform
 from vitattack.models.normalise import normaliser
 from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.zoo.renamed import refuse_former_id
 from vitattack.text.yaml_lines import Item, checked
 
 SETTINGS = tuple(f.name for f in fields(Settings))
@@ -47,6 +48,7 @@ def check_file(text: str, options: dict[str, Any]) -> None:
         raise UsageError(f"weights file '{printable(text)}' does not exist: check the path, or name a model of the zoo")
     if "like" in options:
         if options["like"] not in entries():
+            refuse_former_id(str(options["like"]), entries())
             raise UsageError(did_you_mean("model", str(options["like"]), entries()))
         if len(options) > 1:
             raise UsageError(f"like: {options['like']} says all there is to say about '{text}': drop the other options")

@@ -23,6 +23,7 @@ from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.models.normalise import NORMALISERS, sound
 from vitattack.models.weights.sources import Weights, checked, typed, weights_of
+from vitattack.models.zoo.renamed import refuse_former_id
 
 LARGEST = 8 << 20
 LARGEST_INPUT = 8192
@@ -86,6 +87,7 @@ def named(name: str) -> Entry:
     """The entry of an id."""
     known = entries()
     if name not in known:
+        refuse_former_id(name, known)
         raise UsageError(did_you_mean("model", name, known))
     return known[name]
 

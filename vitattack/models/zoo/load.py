@@ -22,6 +22,7 @@ from vitattack.models.weights.adapters import Target, adapt
 from vitattack.models.weights.sources import Weights
 from vitattack.models.weights.state_dict import SUFFIXES, load_strict, read_state
 from vitattack.models.zoo.entries import Entry, entries, weights_to_fetch
+from vitattack.models.zoo.renamed import refuse_former_id
 
 # Where training scripts put their tensors, for files of entries that say nothing about it.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
@@ -55,6 +56,7 @@ class Loaded:
 def load(text: str, device: torch.device, options: FileOptions = FileOptions()) -> Loaded:
     """The victim a text names: on the device, in fp32, eval mode, probed with one forward pass."""
     known = entries()
+    refuse_former_id(text, known)
     given = [f.name for f in fields(options) if getattr(options, f.name) != getattr(FileOptions(), f.name)]
     if text in known and options.unsafe_pickle:
         given.remove("unsafe_pickle")
@@ -220,6 +222,7 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
 def _like(path: Path, name: str, options: FileOptions) -> Loaded:
     """A file fetched by hand, read as the entry says; a sha256 of the entry holds for it, too."""
     if name not in entries():
+        refuse_former_id(name, entries())
         raise UsageError(did_you_mean("model", name, entries()))
     if options != FileOptions(like=name, unsafe_pickle=options.unsafe_pickle):
         raise UsageError(f"--like {name} says all there is to say about '{path.name}': drop the other options")
