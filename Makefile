@@ -10,7 +10,7 @@ help:
 	@echo "make demo       install, then attack the embedded models on the embedded images (under 2 minutes on 2 cores)"
 	@echo "make test       install, then run the whole suite except what is marked slow"
 	@echo "make test-slow  the rest of the suite"
-	@echo "make check      ruff, mypy --strict, and the tests of the built wheel"
+	@echo "make check      ruff, mypy --strict, import-linter, and the tests of the built wheel"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,7 @@ check: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -P -m pytest tests/test_packaging.py
 
 clean:

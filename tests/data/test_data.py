@@ -15,7 +15,7 @@ from PIL import Image
 from vitattack.core.errors import UsageError
 from vitattack.data import from_tensors, load
 from vitattack.data.catalogue import CATALOGUE, HubSet
-from vitattack.data.transform import transform
+from vitattack.data.transform import make_transform
 
 
 def png(colour: tuple[int, int, int], size: tuple[int, int] = (32, 32)) -> bytes:
@@ -150,9 +150,9 @@ def test_the_transform_is_part_of_the_text_and_matches_torchvision(tmp_path: Pat
     bicubic = tv.Compose([tv.Resize(256, tv.InterpolationMode.BICUBIC), tv.CenterCrop(224)])
     square = tv.Resize([224, 224])
     for ours, theirs in (("bicubic256crop224", bicubic), ("resize224x224", square)):
-        assert np.array_equal(np.asarray(transform(ours)(image)), np.asarray(theirs(image)))
+        assert np.array_equal(np.asarray(make_transform(ours)(image)), np.asarray(theirs(image)))
         turned = image.transpose(Image.Transpose.ROTATE_90)
-        assert np.array_equal(np.asarray(transform(ours)(turned)), np.asarray(theirs(turned)))
+        assert np.array_equal(np.asarray(make_transform(ours)(turned)), np.asarray(theirs(turned)))
     (tmp_path / "n01440764").mkdir()
     image.save(tmp_path / "n01440764" / "a.png")
     data = load(f"folder:{tmp_path}", transform="bicubic256crop224")

@@ -17,7 +17,7 @@ from vitattack.core.errors import UsageError
 from vitattack.data import asked, load, takes_transform
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.imagenet.classes import Classes
-from vitattack.data.imagenet.labels import official_list, published, robustbench_ids, synsets
+from vitattack.data.labels.imagenet import official_list, restricted_classes, robustbench_ids, synsets
 from vitattack.data.protocols import PROTOCOLS
 from vitattack.data.transform import Preprocessing
 from vitattack.models.victim import digest, wrap
@@ -120,7 +120,7 @@ def test_a_1000_way_model_is_asked_among_the_classes_of_the_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitattack.data.catalogue.check_count", lambda found, wanted, where: None)
-    numbers = published("r")
+    numbers = restricted_classes("r")
     for k in (0, 5, 199):
         put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
     model = Bright()
@@ -144,7 +144,7 @@ def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest
     from vitattack.evaluation.transfer.study import transfer
 
     monkeypatch.setattr("vitattack.data.catalogue.check_count", lambda found, wanted, where: None)
-    numbers = published("r")
+    numbers = restricted_classes("r")
     for k in (0, 5, 199):
         put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
     model = Bright()

@@ -15,7 +15,7 @@ import torchvision.transforms as tv
 from PIL import Image
 
 from vitattack.data import load
-from vitattack.data.imagenet.labels import official_list, robustbench_ids, synsets
+from vitattack.data.labels.imagenet import official_list, robustbench_ids, synsets
 
 
 def their_reader(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -10,15 +10,9 @@ from vitattack.data.formats import arrays, layouts
 from vitattack.data.formats.row_sources import Source
 from vitattack.data.imagenet import validation as imagenet
 from vitattack.data.imagenet.classes import Classes, subset
-from vitattack.data.imagenet.labels import (
-    CATEGORIES,
-    CORRUPTIONS,
-    EXTRA_CORRUPTIONS,
-    IMAGENET100,
-    imagenet100,
-    published,
-)
 from vitattack.data.kinds import EmbeddedSet, Entry, HubArrays, HubSet, LocalSet, Opened, ValidationSet, check_count
+from vitattack.data.labels.imagenet import CATEGORIES, IMAGENET100, imagenet100, restricted_classes
+from vitattack.data.labels.other_sets import CORRUPTIONS, EXTRA_CORRUPTIONS
 
 
 def _severity(part: str, summary: str) -> tuple[str, int | None]:
@@ -47,9 +41,9 @@ def _imagenet_c(path: Path, part: str, transform: str) -> Opened:
 def _only(kind: str, rows: int, name: str) -> Callable[[Path, str, str], Opened]:
     def opener(path: Path, part: str, transform: str) -> Opened:
         free = part == "unrestricted"
-        source = layouts.synset_folders(path, transform, published(kind), number=not free)
+        source = layouts.synset_folders(path, transform, restricted_classes(kind), number=not free)
         check_count(len(source), rows, str(path))
-        return Opened(source, None if free else subset(name, published(kind)))
+        return Opened(source, None if free else subset(name, restricted_classes(kind)))
 
     return opener
 

@@ -16,13 +16,13 @@ from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.formats.arrays import npz_source
 from vitattack.data.formats.row_sources import Source, TensorSource, class_folders
 from vitattack.data.imagenet.classes import Classes, subset
-from vitattack.data.imagenet.labels import classes_of
 from vitattack.data.imagenet.validation import ValidationSource
 from vitattack.data.kinds import Entry, Opened, ValidationSet
+from vitattack.data.labels.imagenet import classes_from_synsets
 from vitattack.data.protocols import PROTOCOLS
 from vitattack.data.rows import digest_of, select, split
 from vitattack.data.transform import Preprocessing
-from vitattack.data.transform import transform as make_transform
+from vitattack.text.image_transform import parse_transform
 
 CLASS_FILE = "imagenet-classes"
 
@@ -89,7 +89,7 @@ def load(
             raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and a limit")
         asked = f":{limit}"
     wish = Preprocessing(transform, model_transform, px)
-    make_transform(transform or "none")  # a mistake in it is worth a word whatever the data
+    parse_transform(transform or "none")  # a mistake in it is worth a word whatever the data
     found = _resolve(name, data_dir, wish)
     base = found.opened.rows if found.opened.rows is not None else range(len(found.opened.source))
     at, selection = select(asked, len(base), text)
@@ -185,7 +185,7 @@ def _resolve(name: str, data_dir: Path | None, wish: Preprocessing) -> _Resolved
 
 def _settle(wish: Preprocessing, written: str | None, own: str | None) -> tuple[str, str]:
     how, decided = wish.settle(written, own)
-    make_transform(how)
+    parse_transform(how)
     return how, decided
 
 
@@ -211,7 +211,7 @@ def _user_classes(path: str, data_dir: Path | None, wish: Preprocessing) -> _Res
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"cannot read classes from '{path}' ({reason}): give a text file of synsets") from error
-    numbers = classes_of(content, f"'{path}'")
+    numbers = classes_from_synsets(content, f"'{path}'")
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     entry: Entry = ValidationSet(f"the {len(numbers)} classes of {file.name}", subset(f"classes:{digest}", numbers))
     how, decided = _settle(wish, None, None)

@@ -16,7 +16,7 @@ from vitattack.data.formats import arrays
 from vitattack.data.formats.row_sources import ParquetSource, Source
 from vitattack.data.imagenet import validation as imagenet
 from vitattack.data.imagenet.classes import Classes
-from vitattack.data.imagenet.labels import validation_labels
+from vitattack.data.labels.imagenet import validation_labels
 from vitattack.models.weights import hub
 
 

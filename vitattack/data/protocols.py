@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from vitattack.data.imagenet.labels import IMAGES, official_list, robustbench_ids
+from vitattack.data.labels.imagenet import VALIDATION_IMAGES, official_list, robustbench_ids
 from vitattack.data.rows import draw
 
 
@@ -47,7 +47,7 @@ class Protocol:
 
 
 def _drawn() -> tuple[int, ...]:
-    return draw(1000, 0, IMAGES)
+    return draw(1000, 0, VALIDATION_IMAGES)
 
 
 OURS = "random:1000:0 of the validation set: the list of the paper is not public"

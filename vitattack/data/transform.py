@@ -1,39 +1,41 @@
-"""How an image file becomes the pixels a model is asked about; the name of the transform is part of every record."""
+"""Image transforms applied to decoded files, and the rule for which transform a data set gets."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from vitattack.core.errors import UsageError
+from vitattack.text.image_transform import parse_transform
 
-FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-LONGEST = 65_536
-Transform = Callable[[Image.Image], Image.Image]
+if TYPE_CHECKING:  # choosing a transform needs no decoder
+    from PIL import Image
+
+LONGEST_SIDE = 65_536
+Transform = Callable[["Image.Image"], "Image.Image"]
 
 
-def transform(text: str) -> Transform:
-    """`none`, `resize224x224` (aspect lost, bilinear), `crop224`, `bicubic256crop224` (short side to 256, then crop)."""
-    if text == "none":
-        return lambda image: image
-    if found := re.fullmatch(r"resize(\d+)x(\d+)", text):
-        size = (_pixels(found[2]), _pixels(found[1]))
-        return lambda image: image.resize(size, Image.Resampling.BILINEAR)
-    if found := re.fullmatch(r"(?:(bilinear|bicubic)(\d+))?crop(\d+)", text):
-        crop = _pixels(found[3])
-        if found[1] is None:
-            return lambda image: _centre(image, crop)
-        how, short = FILTERS[found[1]], _pixels(found[2])
-        return lambda image: _centre(_short_side(image, short, how), crop)
-    raise UsageError(f"unknown transform '{text[:40]}': write none, resize224x224, crop224 or bicubic256crop224")
+def make_transform(text: str) -> Transform:
+    """The function from image to image that a text such as `bicubic256crop224` describes."""
+    from PIL import Image
+
+    steps = parse_transform(text)
+    resampling = Image.Resampling.BICUBIC if steps.interpolation == "bicubic" else Image.Resampling.BILINEAR
+
+    def apply(image: Image.Image) -> Image.Image:
+        if steps.resize is not None:
+            image = image.resize(steps.resize, resampling)
+        if steps.short_side is not None:
+            image = _scale_short_side(image, steps.short_side, resampling)
+        return image if steps.crop is None else _crop_centre(image, steps.crop)
+
+    return apply
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What the caller asks for and what the model was made with; `px` is the model's input size."""
+    """The transform the caller asks for, and the one the model was trained with; `px` is the model's input size."""
 
     given: str | None = None
     model: str = "none"
@@ -57,20 +59,14 @@ class Preprocessing:
         return own.replace("{px}", str(self.px))
 
 
-def _pixels(text: str) -> int:
-    if not 0 < int(text[:9]) <= 8192:
-        raise UsageError(f"a transform to {text[:9]} px is none: use 1 to 8192")
-    return int(text)
-
-
-def _short_side(image: Image.Image, short: int, how: Image.Resampling) -> Image.Image:
+def _scale_short_side(image: Image.Image, short: int, resampling: Image.Resampling) -> Image.Image:
     width, height = image.size
     size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    if max(size) > LONGEST:
+    if max(size) > LONGEST_SIDE:
         raise ValueError(f"{width} x {height} pixels are too long and thin to scale to {short}")
-    return image.resize(size, how)
+    return image.resize(size, resampling)
 
 
-def _centre(image: Image.Image, size: int) -> Image.Image:
+def _crop_centre(image: Image.Image, size: int) -> Image.Image:
     left, top = round((image.width - size) / 2), round((image.height - size) / 2)
     return image.crop((left, top, left + size, top + size))

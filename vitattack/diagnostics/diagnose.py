@@ -15,13 +15,14 @@ from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import DataSet, asked
 from vitattack.diagnostics.input_gradients import GradientPanel
-from vitattack.diagnostics.row_statistics import SATURATED_ROWS, UNDERFLOW_ROWS, RowStatistics
+from vitattack.diagnostics.row_statistics import RowStatistics
 from vitattack.evaluation.crafting import read_batch
 from vitattack.evaluation.evaluate import DEFAULT_DATA, DEFAULT_MODEL, open_data, wish
 from vitattack.evaluation.provenance import provenance
 from vitattack.models.attention.map import AttentionLayer, AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.attention.saturation import SATURATED_ROWS, UNDERFLOW_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.victim import Victim, check_floats, digest, frozen, wrap
 from vitattack.models.zoo import load as zoo

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# exp(-gap) is lost beside 1 from 24 ln 2 on, and below the smallest normal number from 126 ln 2 on (float32).
-SATURATED_GAP, UNDERFLOW_GAP = 16.6, 87.3
-# Shares of a block's rows beyond them that make the verdict.
-SATURATED_ROWS, UNDERFLOW_ROWS = 0.01, 0.001
+from vitattack.models.attention.saturation import SATURATED_GAP, UNDERFLOW_GAP
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Quantiles are exact up to this many rows of a block, and those of a uniform sample beyond.
 KEPT_ROWS = 2**17

@@ -18,8 +18,9 @@ from vitattack.data import DataSet, load
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.formats.layouts import CueConflict
 from vitattack.data.formats.matfile import numbers
-from vitattack.data.imagenet.labels import CALTECH101, CATEGORIES, CORRUPTIONS, EXTRA_CORRUPTIONS, published, synsets
 from vitattack.data.kinds import LocalSet
+from vitattack.data.labels.imagenet import CATEGORIES, restricted_classes, synsets
+from vitattack.data.labels.other_sets import CALTECH101, CORRUPTIONS, EXTRA_CORRUPTIONS
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_every_corruption_of_imagenet_c_in_either_folder_layout(tmp_path: Path) 
 def test_imagenet_a_and_r_count_labels_within_their_classes_or_in_all(
     tmp_path: Path, name: str, kind: str, packed: bool
 ) -> None:
-    numbers = published(kind)
+    numbers = restricted_classes(kind)
     held = [(199, "b.jpg"), (0, "a.jpg"), (17, "c.jpg")]
     files = [(f"{name}/{synsets()[numbers[k]]}/{file}", encoded((k, 0, 0))) for k, file in held]
     if packed:
@@ -77,7 +78,7 @@ def test_imagenet_a_and_r_count_labels_within_their_classes_or_in_all(
 
 @pytest.mark.usefixtures("uncounted")
 def test_synsets_of_another_set_are_refused(tmp_path: Path) -> None:
-    outside = next(n for n in range(1000) if n not in published("a"))
+    outside = next(n for n in range(1000) if n not in restricted_classes("a"))
     put(tmp_path / "imagenet-a" / synsets()[outside] / "a.jpg")
     with pytest.raises(UsageError, match="is no class of this set"):
         load("imagenet-a", data_dir=tmp_path)
@@ -191,7 +192,7 @@ def test_flowers_follow_the_official_splits(tmp_path: Path) -> None:
 def test_a_wrong_number_of_images_is_said(tmp_path: Path, name: str, wanted: str) -> None:
     entry = CATALOGUE[name]
     assert isinstance(entry, LocalSet)
-    folder = {"caltech101": "chair"}.get(name, synsets()[published(name[-1] if name[-1] in "ar" else "a")[0]])
+    folder = {"caltech101": "chair"}.get(name, synsets()[restricted_classes(name[-1] if name[-1] in "ar" else "a")[0]])
     put(tmp_path / entry.places[0] / folder / "a.jpg")
     with pytest.raises(UsageError, match=f"holds 1 images, the set has {wanted}: complete it"):
         load(name, data_dir=tmp_path)

@@ -12,8 +12,8 @@ import torch
 from tests.data.making import encoded, put, tar, val
 from vitattack.core.errors import UsageError
 from vitattack.data import load
-from vitattack.data.imagenet.labels import imagenet100, official_list, synsets, validation_labels
 from vitattack.data.kinds import ValidationSet
+from vitattack.data.labels.imagenet import imagenet100, official_list, synsets, validation_labels
 
 NUMBERS = (1, 2, 3, 777, 50_000)
 

@@ -10,12 +10,12 @@ import torch
 
 from vitattack.core.errors import UsageError
 from vitattack.data.catalogue import CATALOGUE
-from vitattack.data.transform import transform
 from vitattack.models.victim import frozen
 from vitattack.models.weights.adapters import ADAPTERS
 from vitattack.models.zoo import load as zoo
 from vitattack.models.zoo.entries import Entry, entries
 from vitattack.models.zoo.figures import figures
+from vitattack.text.image_transform import parse_transform
 from vitattack.threats.base import parse_threat
 
 # Prefixes of ids: every source of robust transformers, the clean models, and the papers' numbers.
@@ -70,7 +70,7 @@ def test_every_source_is_there() -> None:
 def test_words_of_entries_mean_something() -> None:
     for entry in entries().values():
         assert all(name in ADAPTERS for name in entry.adapter), entry.id
-        transform(entry.transform)
+        parse_transform(entry.transform)
         if entry.threat is not None:
             parse_threat(entry.threat)
         assert entry.dataset in {*CATALOGUE, "imagenette"}, entry.id  # `models check` looks for images by this name

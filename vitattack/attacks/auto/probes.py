@@ -9,9 +9,9 @@ from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import HeavyBall
 from vitattack.attacks.losses import margin
 from vitattack.core.rng import SampleRng
-from vitattack.diagnostics.row_statistics import SATURATED_GAP, SATURATED_ROWS
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.saturation import SATURATED_GAP, SATURATED_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall

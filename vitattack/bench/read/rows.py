@@ -11,8 +11,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.data.rows import select, split
-from vitattack.data.transform import transform as make_transform
 from vitattack.models.zoo.entries import Entry
+from vitattack.text.image_transform import parse_transform
 
 PATHS = ("folder", "npz", "imagenet-classes")
 
@@ -48,7 +48,7 @@ def rows(text: str, limit: int | None = None, transform: str | None = None) -> R
         if asked is not None:
             raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and limit")
         asked = f":{limit}"
-    make_transform(transform or "none")
+    parse_transform(transform or "none")
     kind, colon, path = name.partition(":")
     if colon and kind in PATHS:
         if not _exists(path.rpartition("@")[0] or path) and not _exists(path):
@@ -66,7 +66,7 @@ def rows(text: str, limit: int | None = None, transform: str | None = None) -> R
     _check_part(head, part, said)
     if (at or transform) and not said.transform:
         raise UsageError(f"'{head}' is used as it is: drop the transform")
-    make_transform(written if at else "none")
+    parse_transform(written if at else "none")
     at_rows, _ = select(asked, said.rows, text)
     return Rows(plain, len(at_rows), None, said.classes, said.of_imagenet)
 

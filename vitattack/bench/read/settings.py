@@ -11,10 +11,10 @@ from vitattack.bench.schema import Settings
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import is_file, printable
-from vitattack.data.transform import transform
 from vitattack.models.normalise import normaliser
 from vitattack.models.zoo.entries import Entry, entries
 from vitattack.models.zoo.renamed import refuse_former_id
+from vitattack.text.image_transform import parse_transform
 from vitattack.text.yaml_lines import Item, checked
 
 SETTINGS = tuple(f.name for f in fields(Settings))
@@ -39,7 +39,7 @@ def values(said: dict[str, Item], known: tuple[str, ...]) -> dict[str, Any]:
             checked(item, partial(rows, item.value))
         else:
             found[key] = item.text(key)
-            checked(item, partial(transform, item.value))
+            checked(item, partial(parse_transform, item.value))
     return found
 
 

@@ -11,7 +11,8 @@ from vitattack.core.errors import UsageError
 from vitattack.data.formats.blobs import Blob, in_folder, in_place
 from vitattack.data.formats.matfile import numbers
 from vitattack.data.formats.row_sources import ImageSource
-from vitattack.data.imagenet.labels import CALTECH101, CATEGORIES, number_of
+from vitattack.data.labels.imagenet import CATEGORIES, synset_numbers
+from vitattack.data.labels.other_sets import CALTECH101
 
 
 def synset_folders(path: Path, transform_text: str, allowed: Sequence[int] | None, number: bool) -> ImageSource:
@@ -20,14 +21,14 @@ def synset_folders(path: Path, transform_text: str, allowed: Sequence[int] | Non
     items: list[tuple[Blob, int]] = []
     for blob in in_place(path):
         synset = PurePosixPath(blob.name).parent.name
-        label = number_of().get(synset)
+        label = synset_numbers().get(synset)
         if label is None or (position is not None and label not in position):
             kind = "no class of this set" if label is not None else "no ImageNet-1k synset"
             raise UsageError(
                 f"'{path}' holds {ascii(blob.name)[1:60]}, and '{synset[:20]}' is {kind}: is it another data set?"
             )
         items.append((blob, position[label] if position is not None and number else label))
-    classes = len(allowed) if allowed is not None and number else len(number_of())
+    classes = len(allowed) if allowed is not None and number else len(synset_numbers())
     return ImageSource(items, classes, transform_text, str(path))
 
 

@@ -19,8 +19,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.files import file_sha256
 from vitattack.data.formats.blobs import Blob, in_folder
 from vitattack.data.formats.images import decode_rgb, reason, stack_pixels
-from vitattack.data.imagenet.labels import class_numbers
-from vitattack.data.transform import transform
+from vitattack.data.labels.imagenet import folder_labels
+from vitattack.data.transform import make_transform
 
 
 class Source(Protocol):
@@ -149,7 +149,7 @@ class ImageSource:
         self.num_classes = num_classes
         self.where = where
         self._items = items
-        self._transform = transform(transform_text)
+        self._transform = make_transform(transform_text)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -184,7 +184,7 @@ def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
         what = "holds images but no class folders" if blobs else "holds no class folder with images"
         raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
     names = sorted({blob.name.split("/")[0] for blob in classed})
-    labels, num_classes = class_numbers(names)
+    labels, num_classes = folder_labels(names)
     return ImageSource([(blob, labels[blob.name.split("/")[0]]) for blob in classed], num_classes, transform_text)
 
 

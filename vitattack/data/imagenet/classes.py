@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitattack.data.imagenet.labels import synsets
+from vitattack.data.labels.imagenet import synsets
 from vitattack.models.victim import Victim
 
 FULL = 1000

@@ -11,7 +11,7 @@ from vitattack.core.errors import UsageError
 from vitattack.data.formats.blobs import Blob, in_place
 from vitattack.data.formats.row_sources import ImageSource, InParquet, ParquetSource
 from vitattack.data.imagenet.classes import Classes
-from vitattack.data.imagenet.labels import IMAGES, number_of, synsets, validation_labels
+from vitattack.data.labels.imagenet import VALIDATION_IMAGES, synset_numbers, synsets, validation_labels
 
 NAME = re.compile(r"ILSVRC2012_val_(\d{8})(?:_(n\d{8}))?\.jpe?g", re.IGNORECASE)
 
@@ -33,7 +33,7 @@ class ValidationSource(ImageSource):
         super().__init__(items, len(classes) if classes else len(synsets()), transform_text, where)
 
     def __len__(self) -> int:
-        return IMAGES
+        return VALIDATION_IMAGES
 
     @property
     def present(self) -> Sequence[int]:
@@ -63,14 +63,16 @@ class ValidationSource(ImageSource):
 def _row(name: str, where: str, labels: Sequence[int]) -> int:
     path = PurePosixPath(name)
     found = NAME.fullmatch(path.name)
-    if found is None or not 1 <= int(found[1]) <= IMAGES:
+    if found is None or not 1 <= int(found[1]) <= VALIDATION_IMAGES:
         raise UsageError(
             f"'{where}' holds {ascii(name)[:60]}, which is no ILSVRC-2012 validation image: use folder: for it"
         )
     row = int(found[1]) - 1
     said = found[2] or (path.parent.name if re.fullmatch(r"n\d{8}", path.parent.name) else None)
-    if said is not None and number_of().get(said) != labels[row]:
-        known = "is no ImageNet-1k synset" if said not in number_of() else f"is not its class {synsets()[labels[row]]}"
+    if said is not None and synset_numbers().get(said) != labels[row]:
+        known = (
+            "is no ImageNet-1k synset" if said not in synset_numbers() else f"is not its class {synsets()[labels[row]]}"
+        )
         raise UsageError(f"'{where}' has {path.name} under {said}, which {known}: sort the folders again")
     return row
 

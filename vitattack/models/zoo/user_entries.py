@@ -13,13 +13,13 @@ import yaml
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
-from vitattack.data.transform import transform
 from vitattack.models.architectures.build import build
 from vitattack.models.normalise import normaliser
 from vitattack.models.weights import sources
 from vitattack.models.weights.state_dict import SUFFIXES
 from vitattack.models.zoo.entries import Entry, entries, entry_of, user_file
 from vitattack.models.zoo.load import FileOptions, classes_of, from_entry, input_of, with_classes
+from vitattack.text.image_transform import parse_transform
 from vitattack.threats.base import parse_threat
 
 START = (
@@ -55,7 +55,7 @@ def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
         raise UsageError(f"a checkpoint does not say this itself: add {missing}")
     if about.trained_for is not None:
         parse_threat(about.trained_for)
-    transform(about.transform)
+    parse_transform(about.transform)
     item = _item(name, _source(source), options, about)
     entry = entry_of(item, f"model '{name}'")
     from_entry(entry, unsafe_pickle=options.unsafe_pickle)

@@ -1,39 +1,44 @@
-"""Which number a class has: by synset and published list, never by the order in which a folder lists its files."""
+"""Class numbers of ImageNet-1k: from synsets and published lists, never from the order in which a folder lists its files."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from functools import cache
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 
-IMAGES = 50_000  # of the ILSVRC-2012 validation set
+VALIDATION_IMAGES = 50_000  # of ILSVRC-2012
 
 
-def _timm(name: str) -> list[str]:
-    return (files("timm.data") / "_info" / name).read_text().split()
+def _timm_list(name: str) -> list[str]:
+    """The words of a list that timm ships; timm itself is not imported, since it loads torch."""
+    spec = find_spec("timm")
+    assert spec is not None and spec.origin is not None  # timm is a dependency
+    return (Path(spec.origin).parent / "data" / "_info" / name).read_text().split()
 
 
 @cache
 def synsets() -> tuple[str, ...]:
     """The 1,000 synsets of ImageNet-1k in the order of their class numbers."""
-    return tuple(_timm("imagenet_synsets.txt"))
+    return tuple(_timm_list("imagenet_synsets.txt"))
 
 
 @cache
-def number_of() -> dict[str, int]:
+def synset_numbers() -> dict[str, int]:
+    """The class number of each synset."""
     return {synset: number for number, synset in enumerate(synsets())}
 
 
 @cache
-def published(kind: str) -> tuple[int, ...]:
+def restricted_classes(kind: str) -> tuple[int, ...]:
     """The 200 ImageNet-1k classes of ImageNet-A or ImageNet-R ("a", "r"), ascending."""
-    return tuple(sorted(int(word) for word in _timm(f"imagenet_{kind}_indices.txt")))
+    return tuple(sorted(int(word) for word in _timm_list(f"imagenet_{kind}_indices.txt")))
 
 
 @cache
@@ -67,29 +72,29 @@ def imagenet100(name: str) -> tuple[int, ...]:
     text = (EMBEDDED / f"imagenet100-{name}.txt").read_bytes()
     if hashlib.sha256(text).hexdigest() != IMAGENET100[name]:
         raise UsageError(f"the shipped list imagenet100-{name} was changed: install vitattack again")
-    return classes_of(text.decode(), f"imagenet100-{name}")
+    return classes_from_synsets(text.decode(), f"imagenet100-{name}")
 
 
-def classes_of(text: str, where: str) -> tuple[int, ...]:
+def classes_from_synsets(text: str, where: str) -> tuple[int, ...]:
     """The ImageNet-1k classes a list of synsets names, ascending."""
     words = text.split()
-    odd = next((word for word in words if word not in number_of()), None)
+    odd = next((word for word in words if word not in synset_numbers()), None)
     if odd is not None or not words:
         raise UsageError(
             f"{where} holds {ascii(odd)[:24] if odd else 'nothing'}: write one ImageNet-1k synset per line"
         )
     if len(set(words)) < len(words):
         raise UsageError(f"{where} names a synset twice: each class counts once")
-    return tuple(sorted(number_of()[word] for word in words))
+    return tuple(sorted(synset_numbers()[word] for word in words))
 
 
-def class_numbers(names: list[str]) -> tuple[dict[str, int], int | None]:
+def folder_labels(names: list[str]) -> tuple[dict[str, int], int | None]:
     """Class folders to labels, and how many classes the set has where the names tell."""
     if all(re.fullmatch(r"n\d{8}", name) for name in names):
-        strange = [name for name in names if name not in number_of()]
+        strange = [name for name in names if name not in synset_numbers()]
         if strange:
             raise UsageError(f"folder '{strange[0]}' is no ImageNet-1k synset: remove it or rename the class folders")
-        return {name: number_of()[name] for name in names}, len(synsets())
+        return {name: synset_numbers()[name] for name in names}, len(synsets())
     if all(name.isascii() and name.isdecimal() and len(name) < 7 for name in names):
         return {name: int(name) for name in names}, None  # some classes of a set whose size nobody says
     return {name: number for number, name in enumerate(names)}, len(names)
@@ -119,24 +124,3 @@ CATEGORIES = {
     "oven": _span("766"),
     "truck": _span("555 569 656 675 717 734 864 867"),
 }
-
-# Caltech-101 in alphabetical order of the folder names in lower case; the background is a class like the others.
-_CALTECH = """
-    accordion airplanes anchor ant background_google barrel bass beaver binocular bonsai brain brontosaurus buddha
-    butterfly camera cannon car_side ceiling_fan cellphone chair chandelier cougar_body cougar_face crab crayfish
-    crocodile crocodile_head cup dalmatian dollar_bill dolphin dragonfly electric_guitar elephant emu euphonium ewer
-    faces faces_easy ferry flamingo flamingo_head garfield gerenuk gramophone grand_piano hawksbill headphone hedgehog
-    helicopter ibis inline_skate joshua_tree kangaroo ketch lamp laptop leopards llama lobster lotus mandolin mayfly
-    menorah metronome minaret motorbikes nautilus octopus okapi pagoda panda pigeon pizza platypus pyramid revolver
-    rhino rooster saxophone schooner scissors scorpion sea_horse snoopy soccer_ball stapler starfish stegosaurus
-    stop_sign strawberry sunflower tick trilobite umbrella watch water_lilly wheelchair wild_cat windsor_chair wrench
-    yin_yang
-"""
-CALTECH101 = tuple(_CALTECH.split())
-
-# The 15 corruptions of Hendrycks & Dietterich (2019) in their order, and the 4 extra ones.
-CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    *("snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-)
-EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")

@@ -10,7 +10,8 @@ import pytest
 from timm.data import ImageNetInfo
 
 from vitattack.core.errors import UsageError
-from vitattack.data.imagenet import labels
+from vitattack.data.labels import imagenet as labels
+from vitattack.data.labels import other_sets
 
 
 def test_class_numbers_are_those_of_timm() -> None:
@@ -19,8 +20,8 @@ def test_class_numbers_are_those_of_timm() -> None:
     assert list(labels.synsets()) == sorted(labels.synsets())
     for kind in ("a", "r"):
         named = (files("timm.data") / "_info" / f"imagenet_{kind}_synsets.txt").read_text().split()
-        assert [labels.synsets()[i] for i in labels.published(kind)] == named and len(named) == 200
-    assert labels.published("a") != labels.published("r")
+        assert [labels.synsets()[i] for i in labels.restricted_classes(kind)] == named and len(named) == 200
+    assert labels.restricted_classes("a") != labels.restricted_classes("r")
 
 
 def test_the_validation_labels_give_fifty_images_to_each_class() -> None:
@@ -73,11 +74,11 @@ def test_the_sixteen_categories_hold_what_their_names_say() -> None:
 
 
 def test_corruptions_and_caltech() -> None:
-    assert len(labels.CORRUPTIONS) == 15 and len(labels.EXTRA_CORRUPTIONS) == 4
-    assert len(labels.CALTECH101) == 102 and list(labels.CALTECH101) == sorted(labels.CALTECH101)
+    assert len(other_sets.CORRUPTIONS) == 15 and len(other_sets.EXTRA_CORRUPTIONS) == 4
+    assert len(other_sets.CALTECH101) == 102 and list(other_sets.CALTECH101) == sorted(other_sets.CALTECH101)
 
 
 @pytest.mark.parametrize(("text", "message"), [("", "holds nothing"), ("n1", "'n1'"), ("n01440764 " * 2, "twice")])
 def test_lists_of_classes_are_checked(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        labels.classes_of(text, "list")
+        labels.classes_from_synsets(text, "list")

@@ -1,0 +1,1 @@
+"""Class numbers from synsets and published lists."""
