@@ -16,16 +16,16 @@ from collections.abc import Sequence
 
 import vitattack
 from vitattack.attacks.stages import broken
-from vitattack.evaluation.evaluate import Reporter
+from vitattack.evaluation.listener import EvaluationListener
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 
 
-class Progress(Reporter):
+class Progress(EvaluationListener):
     """One line per stored batch, on standard error."""
 
-    def job(self, job: Job, number: int, count: int) -> Watch:
+    def job(self, job: Job, number: int, count: int) -> RecordListener:
         done = 0
 
         def watch(records: Sequence[SampleRecord], total: int) -> None:
@@ -74,7 +74,7 @@ def main() -> None:
         seed=args.seed,
         threads=args.threads,
         out=args.out,
-        reporter=Progress(),
+        listener=Progress(),
     )
     ours, theirs = evaluation.results
     print(f"{args.model}, {args.threat}, {args.data}[:{args.limit}], batch {args.batch_size}, seed {args.seed}")

@@ -10,9 +10,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from vitattack.evaluation.evaluate import Reporter
+from vitattack.evaluation.listener import EvaluationListener
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 
 from .bars import bar
@@ -20,7 +20,7 @@ from .bars import bar
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Screen(Reporter):
+class Screen(EvaluationListener):
     """Running clean and robust accuracy, rate and remaining time of each job."""
 
     def __init__(self, quiet: bool) -> None:
@@ -34,13 +34,13 @@ class Screen(Reporter):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.progress.stop()
 
-    def job(self, job: Job, number: int, count: int) -> Watch:
+    def job(self, job: Job, number: int, count: int) -> RecordListener:
         return self._bar(job.attack)
 
-    def again(self, job: Job, name: str) -> Watch:
+    def again(self, job: Job, name: str) -> RecordListener:
         return self._bar(f"{job.attack}: {name} on survivors")
 
-    def _bar(self, title: str) -> Watch:
+    def _bar(self, title: str) -> RecordListener:
         self.progress.start()  # not before: until then a download may have the terminal
         task = self.progress.add_task(title, total=None, state="")
         seen: list[SampleRecord] = []

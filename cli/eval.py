@@ -85,7 +85,8 @@ def command(
     errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
-    from vitattack.evaluation import evaluate as api
+    from vitattack.evaluation.evaluate import evaluate
+    from vitattack.evaluation.setup import DEFAULT_ATTACK
     from vitattack.report.evaluation import tables
     from vitattack.threats.base import parse_threats
 
@@ -94,7 +95,7 @@ def command(
     from .signals import catch_sigterm
 
     options = model_options(given)
-    attacks = with_effort(attacks or (api.DEFAULT_ATTACK,), budget, until)
+    attacks = with_effort(attacks or (DEFAULT_ATTACK,), budget, until)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
         if given["perceptual"]:
@@ -108,11 +109,11 @@ def command(
             )
     catch_sigterm()
     with Screen(quiet) as screen:
-        settings = {"data": data, "options": options, "reporter": screen, **given}
-        evaluation = api.evaluate(model, attacks, **settings)
+        settings = {"data": data, "options": options, "listener": screen, **given}
+        evaluation = evaluate(model, attacks, **settings)
         if controls and evaluation.finished:
             settings = {**settings, "fresh": False, "scales": None}
-            evaluation = api.evaluate(model, control_texts(evaluation), **settings)
+            evaluation = evaluate(model, control_texts(evaluation), **settings)
     if not evaluation.finished:
         if as_json:
             click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))

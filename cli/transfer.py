@@ -83,5 +83,5 @@ def command(
     sources, targets, attack = with_attack(models, to, attack)
     catch_sigterm()
     with Screen(quiet) as screen:
-        matrix = transfer(sources, targets, attack, data=data, options=options, reporter=screen, **given)
+        matrix = transfer(sources, targets, attack, data=data, options=options, listener=screen, **given)
     show(numbers(matrix) if form == "csv" else tables(matrix), matrix.json(), "json" if as_json else form)

@@ -311,7 +311,7 @@ def test_a_clean_accuracy_that_does_not_fit_the_entry_is_doubted(monkeypatch: py
 
 def test_calibration_images_are_never_the_evaluated_ones(toy_images: Images) -> None:
     from vitattack.data import load
-    from vitattack.evaluation.evaluate import calibration_images
+    from vitattack.evaluation.prepare import calibration_images
 
     demo = load("cifar10-demo[:10]")
     assert calibration_images(None, demo, None).text == "cifar10-calib"

@@ -16,10 +16,10 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import MOST, NAMES, Auto
 from vitattack.attacks.auto.report import auto_doubts, auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
-from vitattack.evaluation.evaluate import Reporter
+from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.second_pass import BLIND, ESCALATED, PROBED, chosen, due
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 from vitattack.threats.lp import LpBall
 
@@ -195,14 +195,14 @@ def test_shards_end_in_the_same_file_and_the_store_answers_afterwards(tmp_path: 
     assert found.results[0].robust == whole.robust
     heard: list[bool] = []
 
-    class Ears(Reporter):
+    class Ears(EvaluationListener):
         def done(self, result: Result | None, from_store: bool) -> None:
             heard.append(from_store)
 
-        def again(self, job: Job, name: str) -> Watch:
+        def again(self, job: Job, name: str) -> RecordListener:
             raise AssertionError("nothing is left to do")
 
-    stored = run(Masked(), 300, out=tmp_path / "parts", reporter=Ears())
+    stored = run(Masked(), 300, out=tmp_path / "parts", listener=Ears())
     assert heard == [True] and [r.line() for r in stored.records] == [r.line() for r in whole.records]
 
 
@@ -268,8 +268,8 @@ def test_fresh_shards_run_the_second_pass_again(tmp_path: Path) -> None:
     heard: list[str] = []
     quick = "auto(k=1, steps=1, long=2)"
 
-    class Ears(Reporter):
-        def again(self, job: Job, name: str) -> Watch:
+    class Ears(EvaluationListener):
+        def again(self, job: Job, name: str) -> RecordListener:
             heard.append(name)
             return lambda records, total: None
 
@@ -282,7 +282,7 @@ def test_fresh_shards_run_the_second_pass_again(tmp_path: Path) -> None:
                 out=tmp_path,
                 shard=(number, 2),
                 fresh=fresh,
-                reporter=Ears(),
+                listener=Ears(),
                 **SETTINGS,
             )
     assert heard == ["probe", "full", "probe", "full", "probe", "full"]

@@ -15,13 +15,14 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.evaluation.evaluate import Reporter, evaluate
+from vitattack.evaluation.evaluate import evaluate
+from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.transfer.study import transfer, with_attack
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.models.victim import Victim
 from vitattack.models.zoo import load as zoo
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Status, Watch
+from vitattack.records.record import RecordListener, SampleRecord, Status
 from vitattack.records.result import Result
 from vitattack.report.transfer import numbers, tables
 from vitattack.threats.base import parse_threat
@@ -98,13 +99,13 @@ class Pulled(Exception):
     pass
 
 
-class Plug(Reporter):
+class Plug(EvaluationListener):
     """Pulls it after some batches."""
 
     def __init__(self, batches: int) -> None:
         self.left = batches
 
-    def job(self, job: Job, number: int, count: int) -> Watch:
+    def job(self, job: Job, number: int, count: int) -> RecordListener:
         def watch(records: Sequence[SampleRecord], total: int) -> None:
             self.left -= bool(records)
             if self.left == 0:
@@ -120,7 +121,7 @@ def test_an_interrupted_study_goes_on_to_the_same_bytes(
     settings = {"attack": PGD, "data": images, **SETTINGS}
     whole = transfer(pair, out=tmp_path / "whole", **settings)
     with pytest.raises(Pulled):
-        transfer(pair, out=tmp_path / "torn", reporter=Plug(batches), **settings)
+        transfer(pair, out=tmp_path / "torn", listener=Plug(batches), **settings)
     assert files(tmp_path / "torn") != files(tmp_path / "whole")
     for number, path in enumerate(sorted((tmp_path / "torn").glob("*/samples.jsonl"))):
         if number % 2:  # a crash between two cells: one of them lacks the end of a batch
@@ -264,7 +265,7 @@ def test_an_attack_that_learns_does_so_on_the_source_and_is_recalled(
     alone = evaluate(pair[1], text, data=images, calibration=other, **SETTINGS).results[0]
     assert list(whole.cell("two", "two").result.records) == list(alone.records)
     with pytest.raises(Pulled):
-        transfer(pair, out=tmp_path / "torn", reporter=Plug(2), **settings)
+        transfer(pair, out=tmp_path / "torn", listener=Plug(2), **settings)
     transfer(pair, out=tmp_path / "torn", **settings)
     assert files(tmp_path / "torn") == files(tmp_path / "whole")
 
@@ -356,10 +357,10 @@ def test_auto_on_the_diagonal_has_its_later_passes_and_the_store_answers_afterwa
     before = files(tmp_path)
     heard: list[bool] = []
 
-    class Ears(Reporter):
+    class Ears(EvaluationListener):
         def done(self, result: Result | None, from_store: bool) -> None:
             heard.append(from_store)
 
-    again = transfer(pair, attack=attack, data=images, out=tmp_path, reporter=Ears(), **settings)
+    again = transfer(pair, attack=attack, data=images, out=tmp_path, listener=Ears(), **settings)
     assert heard == [True, True] and files(tmp_path) == before
     assert [c.accuracy for c in again.cells] == [c.accuracy for c in matrix.cells]

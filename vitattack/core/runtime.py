@@ -1,15 +1,20 @@
-"""The machine under a run: its cores, devices, threads, true float32, and the end of its memory."""
+"""The machine under a run: its cores, devices, threads, true float32, and the end of its memory.
+
+torch is imported where it is asked, so that the cores can be counted without it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from vitattack.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 def usable_cores() -> int:
@@ -19,6 +24,9 @@ def usable_cores() -> int:
 
 def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.device:
     """`auto` is where a given module lives, else the first GPU there is, else the CPU."""
+    import torch
+    from torch import nn
+
     if text == "auto":
         if isinstance(model, nn.Module):
             return next((t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
@@ -43,6 +51,8 @@ def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.dev
 @contextmanager
 def numerics(threads: int) -> Iterator[None]:
     """A stated number of threads and true float32, restored afterwards."""
+    import torch
+
     before = torch.get_num_threads()
     tf32 = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     torch.set_num_threads(threads)
@@ -55,6 +65,8 @@ def numerics(threads: int) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
+    import torch
+
     text = str(error).lower()
     known = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(phrase in text for phrase in known)

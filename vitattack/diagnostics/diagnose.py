@@ -17,8 +17,9 @@ from vitattack.data import DataSet, asked
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import RowStatistics
 from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.evaluate import DEFAULT_DATA, DEFAULT_MODEL, open_data, wish
+from vitattack.evaluation.prepare import open_images, preprocessing
 from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.setup import DEFAULT_DATA, DEFAULT_MODEL
 from vitattack.models.attention.map import AttentionLayer, AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
@@ -144,11 +145,11 @@ def diagnose(
     with numerics(threads):
         if isinstance(model, str):
             victim = zoo.load(model, place, options).victim
-            samples = open_data(data, limit, folder, wish(transform, victim))
+            samples = open_images(data, limit, folder, preprocessing(transform, victim))
             victim = asked(victim, samples.classes)
         else:
             check_floats(model)
-            samples = open_data(data, limit, folder, wish(transform))
+            samples = open_images(data, limit, folder, preprocessing(transform))
             victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
         if scales is not None:
             factors = torch.tensor(read_scales(Path(scales))[0], device=place)

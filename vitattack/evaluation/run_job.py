@@ -24,7 +24,7 @@ from vitattack.evaluation.second_pass import history, run_again
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, digest
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 from vitattack.records.store import Sink, finished
 from vitattack.threats.base import Threat
@@ -56,8 +56,8 @@ def run(
     *,
     shard: tuple[int, int] = (0, 1),
     fresh: bool = False,
-    watch: Watch = lambda records, total: None,
-    again: Callable[[str], Watch] = lambda name: lambda records, total: None,
+    watch: RecordListener = lambda records, total: None,
+    again: Callable[[str], RecordListener] = lambda name: lambda records, total: None,
     expected_clean: Any = None,
     model_record: dict[str, Any] | None = None,
 ) -> Result | None:

@@ -23,7 +23,7 @@ from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch
 from vitattack.models.victim import Victim
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.store import Sink, whole_batches
 from vitattack.threats.base import Threat
 
@@ -96,7 +96,13 @@ def history(path: Path, attack: Attack | None, job: Job, batches: Sequence[tuple
 
 
 def run_again(
-    victim: Victim, attack: Attack, job: Job, threat: Threat, data: DataSet, sink: Sink, watch: Callable[[str], Watch]
+    victim: Victim,
+    attack: Attack,
+    job: Job,
+    threat: Threat,
+    data: DataSet,
+    sink: Sink,
+    watch: Callable[[str], RecordListener],
 ) -> list[SampleRecord]:
     """Runs the passes that are due over a merged job; the last record of every sample."""
     past = history(sink.path, attack, job, sink.batches)

@@ -13,7 +13,7 @@ from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import asked
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.evaluate import open_data, reported_clean, wish
+from vitattack.evaluation.prepare import open_images, preprocessing, reported_clean
 from vitattack.models.victim import frozen
 from vitattack.models.weights import cache, fetch
 from vitattack.models.zoo import load as zoo
@@ -94,7 +94,7 @@ def _at_hand(entry: Entry, data_dir: Path | None) -> str | None:
 def _clean(
     loaded: zoo.Loaded, text: str, data_dir: Path | None, batch_size: int, place: torch.device
 ) -> stats.Accuracy:
-    samples = open_data(text, None, data_dir, wish(None, loaded.victim))
+    samples = open_images(text, None, data_dir, preprocessing(None, loaded.victim))
     victim = asked(loaded.victim, samples.classes)
     correct = 0
     with frozen(victim), torch.no_grad():

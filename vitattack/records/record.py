@@ -37,4 +37,4 @@ class SampleRecord:
 
 
 # Called with the records just written and the number of samples of this run; first with what was there before.
-Watch = Callable[[Sequence[SampleRecord], int], None]
+RecordListener = Callable[[Sequence[SampleRecord], int], None]

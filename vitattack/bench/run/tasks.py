@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vitattack.records.job import Job
-    from vitattack.records.record import SampleRecord, Watch
+    from vitattack.records.record import RecordListener, SampleRecord
     from vitattack.records.result import Result
 
 # `part`: this shard is done, the result comes with the last one. `published`: never run, the table quotes a paper.
@@ -87,10 +87,11 @@ def failed(task: Task, error: BaseException) -> Outcome:
 
 
 def _run(task: Task, listener: Listener) -> Outcome:
-    from vitattack.evaluation import evaluate as api
+    from vitattack.evaluation.evaluate import evaluate
+    from vitattack.evaluation.listener import EvaluationListener
     from vitattack.models.zoo.load import FileOptions
 
-    class Ears(api.Reporter):
+    class Ears(EvaluationListener):
         folder: str | None = None
         from_store = False
         stored = (0, 0)
@@ -99,7 +100,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
             self.folder = job.folder
             listener.keyed(job.folder, root)
 
-        def job(self, job: Job, number: int, count: int) -> Watch:
+        def job(self, job: Job, number: int, count: int) -> RecordListener:
             done = 0
 
             def watch(records: Sequence[SampleRecord], total: int) -> None:
@@ -110,7 +111,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
 
             return watch
 
-        def again(self, job: Job, name: str) -> Watch:
+        def again(self, job: Job, name: str) -> RecordListener:
             # every image is stored already; what a pass over survivors adds still has to reach whoever keeps it
             return lambda records, total: listener.moved(*self.stored)
 
@@ -118,7 +119,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
             self.from_store = from_store
 
     cell, ears = task.cell, Ears()
-    evaluation = api.evaluate(
+    evaluation = evaluate(
         cell.model,
         task.attack,
         threat=cell.threat,
@@ -135,6 +136,6 @@ def _run(task: Task, listener: Listener) -> Outcome:
         options=FileOptions(**cell.options),
         data_dir=task.data_dir,
         transform=cell.settings.transform,
-        reporter=ears,
+        listener=ears,
     )
     return Outcome(task, "ok" if evaluation.finished else "part", ears.folder, ears.from_store)

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -24,22 +25,22 @@ from vitattack.attacks.black_box.transfer import carried, hurried
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.core.runtime import numerics, resolve_device, usable_cores
+from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet
-from vitattack.evaluation import evaluate as api
 from vitattack.evaluation.crafting import Batches, Pieces, read_batch, together
 from vitattack.evaluation.doubts import first_look
-from vitattack.evaluation.evaluate import Reporter
 from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.listener import EvaluationListener
+from vitattack.evaluation.prepare import calibration_images, expected_clean, preprocessing
 from vitattack.evaluation.run_job import finish, note_leaks, prepared, stored
 from vitattack.evaluation.second_pass import run_again
+from vitattack.evaluation.setup import DEFAULT_THREAT, Setup, SetupFields
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.evaluation.transfer.victims import Contestant, Model, assemble, at_size, check_names, key_of, size_doubts
 from vitattack.models.victim import Victim, digest
 from vitattack.models.weights.state_dict import SUFFIXES
-from vitattack.models.zoo import load as zoo
 from vitattack.records.job import Job
-from vitattack.records.record import SampleRecord, Watch
+from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 from vitattack.records.store import Sink
 from vitattack.text.syntax import short
@@ -55,26 +56,20 @@ def transfer(
     to: Sequence[Model] = (),
     attack: str = DEFAULT_ATTACK,
     *,
-    threat: str | Threat = api.DEFAULT_THREAT,
-    data: str | tuple[Tensor, Tensor] | DataSet = api.DEFAULT_DATA,
-    limit: int | None = None,
-    calibration: str | tuple[Tensor, Tensor] | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    threads: int | None = None,
-    device: str = "auto",
-    out: str | Path | None = None,
-    fresh: bool = False,
-    options: zoo.FileOptions = zoo.FileOptions(),
-    data_dir: str | Path | None = None,
-    transform: str | None = None,
-    reporter: Reporter | None = None,
+    threat: str | Threat = DEFAULT_THREAT,
+    listener: EvaluationListener | None = None,
+    setup: Setup | None = None,
+    **fields: Unpack[SetupFields],
 ) -> Matrix:
     """Crafts on each of `models` with the true labels and judges the candidates on each of `to` (default: the same).
 
     All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
-    clean error stays an error. With `out` a second call goes on where the first one stopped.
+    clean error stays an error. With `out` a second call goes on where the first one stopped. The fields of `Setup` may be
+    given as keywords.
     """
+    setup = replace(setup or Setup(), **fields)
+    if setup.shard != (0, 1) or setup.precision != "fp32":
+        raise UsageError("transfer runs whole and in fp32: drop the shard and the precision")
     budgets = parse_threats(threat) if isinstance(threat, str) else (threat,)
     if len(budgets) > 1:
         raise UsageError("candidates are carried under one budget at a time: give one --threat")
@@ -85,25 +80,24 @@ def transfer(
     built = attack_text.build(text, ball)
     if sources(built):
         raise UsageError(f"{short(text)} names its source itself: give this command the attack alone, such as pgd")
-    if calibration is not None and not learns(built):
+    if setup.calibration is not None and not learns(built):
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-    threads = usable_cores() if threads is None else threads
-    api.check_numbers(seed, batch_size, threads, (0, 1))
-    api.check_transform(data, transform)
     check_names(models, to)
-    folder = Path(data_dir) if data_dir is not None else None
 
-    with numerics(threads), api.open_store(out) as root:
-        place = resolve_device(device, next((m for m in [*models, *to] if isinstance(m, nn.Module)), None))
-        everyone, base = assemble([*models, *to], place, options, data, limit, folder, transform)
+    with numerics(setup.cores), setup.store() as root:
+        place = resolve_device(setup.device, next((m for m in [*models, *to] if isinstance(m, nn.Module)), None))
+        everyone, base = assemble([*models, *to], place, setup)
         rows = [everyone[key_of(model)] for model in models]
         columns = [everyone[key_of(model)] for model in to] or rows
-        other = api.calibration_images(calibration, base, folder, api.wish(transform)) if learns(built) else None
+        other = None
+        if learns(built):
+            how = preprocessing(setup.transform)
+            other = calibration_images(setup.calibration, base, setup.data_folder, how)
         taught_by = f"{other.text} {other.digest()}" if other else ""
         cells: list[Cell] = []
         white_box: dict[str, Result] = {}
         for number, source in enumerate(rows):
-            job = Job(
+            job = setup.job(
                 model=source.name,
                 attack=text,
                 threat=str(ball),
@@ -111,14 +105,11 @@ def transfer(
                 weights=source.weights,
                 pixels=source.pixels,
                 calibration=taught_by,
-                seed=seed,
-                batch_size=batch_size,
-                threads=threads,
                 device=place.type,
             )
             row = Row(source, columns, job, built, ball, other, base, root, place)
-            found = row.run(reporter or Reporter(), number, len(rows), fresh=fresh)
-            if out is None:
+            found = row.run(listener or EvaluationListener(), number, len(rows), fresh=setup.fresh)
+            if setup.out is None:
                 found = {name: replace(result, folder=None) for name, result in found.items()}
             white_box[source.name] = found[source.name]
             cells += [Cell(source.name, t.name, found[t.name], source.size != t.size) for t in columns]
@@ -134,7 +125,7 @@ def transfer(
                 "weights_sha256": {model.name: model.weights for model in everyone.values()},
                 "data_sha256": base.digest(),
             },
-            folder=Path(out) if out is not None else None,
+            folder=Path(setup.out) if setup.out is not None else None,
         )
 
 
@@ -152,7 +143,7 @@ class Row:
     root: Path
     place: torch.device
 
-    def run(self, reporter: Reporter, number: int, count: int, *, fresh: bool) -> dict[str, Result]:
+    def run(self, listener: EvaluationListener, number: int, count: int, *, fresh: bool) -> dict[str, Result]:
         """The result on every target and on the source itself, by name."""
         models = {model.name: model for model in (self.source, *self.targets)}
         jobs = {name: self._job(model) for name, model in models.items()}
@@ -160,16 +151,16 @@ class Row:
         results = {name: result for name, result in kept.items() if result is not None}
         shown = replace(self.job, attack=f"{self.job.attack} on {self.source.name}")
         if len(results) == len(jobs):
-            reporter.done(replace(results[self.source.name], job=shown), True)
+            listener.done(replace(results[self.source.name], job=shown), True)
             return results
         with ExitStack() as stack:
             cut = list(self.base.cut(together(self.attack, self.job)))
             sinks = {name: stack.enter_context(Sink(self.root, job, cut, fresh=fresh)) for name, job in jobs.items()}
-            attack = self._fill(models, sinks, cut, reporter.job(shown, number, count))
+            attack = self._fill(models, sinks, cut, listener.job(shown, number, count))
             for name, job in jobs.items():
                 if name not in results:
-                    results[name] = self._finish(models[name], job, sinks, attack, partial(reporter.again, shown))
-        reporter.done(replace(results[self.source.name], job=shown), False)
+                    results[name] = self._finish(models[name], job, sinks, attack, partial(listener.again, shown))
+        listener.done(replace(results[self.source.name], job=shown), False)
         return results
 
     def _stored(self, model: Contestant, job: Job) -> Result | None:
@@ -190,7 +181,7 @@ class Row:
         )
 
     def _fill(
-        self, models: dict[str, Contestant], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: Watch
+        self, models: dict[str, Contestant], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: RecordListener
     ) -> Attack:
         """Crafts and judges the batches that are missing in some cell; gives the attack that did it."""
         done = {name: len(cut) - len(sink.todo) for name, sink in sinks.items()}
@@ -239,14 +230,19 @@ class Row:
         return read_batch(images, images.rows, self.source.victim, self.place)[:2]
 
     def _finish(
-        self, model: Contestant, job: Job, sinks: dict[str, Sink], attack: Attack, again: Callable[[str], Watch]
+        self,
+        model: Contestant,
+        job: Job,
+        sinks: dict[str, Sink],
+        attack: Attack,
+        again: Callable[[str], RecordListener],
     ) -> Result:
         sink, own = sinks[model.name], sinks[self.source.name]
         doubts = [*attack.doubts()]
         mine, theirs = _crafted(sink), _crafted(own)
         if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
             doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
-        expected = None if model.rescaled else api.expected_clean(model.loaded, model.data)
+        expected = None if model.rescaled else expected_clean(model.loaded, model.data)
         records = sink.records
         if model is self.source:
             records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,8 @@ from vitattack.core.errors import UsageError
 from vitattack.data import DataSet, asked
 from vitattack.data.formats.row_sources import Source
 from vitattack.data.transform import Preprocessing
-from vitattack.evaluation import evaluate as api
+from vitattack.evaluation.prepare import images_of
+from vitattack.evaluation.setup import Setup
 from vitattack.models.victim import Victim, digest, wrap
 from vitattack.models.zoo import load as zoo
 from vitattack.models.zoo.entries import entries
@@ -72,16 +72,13 @@ class Contestant:
 def assemble(
     models: Sequence[Model],
     place: torch.device,
-    options: zoo.FileOptions,
-    data: str | tuple[Tensor, Tensor] | DataSet,
-    limit: int | None,
-    data_dir: Path | None,
-    transform: str | None,
+    setup: Setup,
 ) -> tuple[dict[str | int, Contestant], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
     entered = entries()
     files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
+    options = setup.options or zoo.FileOptions()
     trust = zoo.FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
     if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
@@ -91,7 +88,7 @@ def assemble(
     }
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
     largest = max((victim.input_size for victim in known), default=None)
-    base = api.open_data(data, limit, data_dir, Preprocessing(transform, _common_transform(known), largest))
+    base = images_of(setup, Preprocessing(setup.transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:

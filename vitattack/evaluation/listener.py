@@ -1,0 +1,27 @@
+"""Progress of an evaluation, told to whoever wants to hear of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitattack.records.job import Job
+from vitattack.records.record import RecordListener
+from vitattack.records.result import Result
+
+
+class EvaluationListener:
+    """Events of an evaluation while it runs; the default ignores them."""
+
+    def keyed(self, job: Job, root: Path) -> None:
+        """The key of a job is known, and the store in `root` is about to be asked for it."""
+
+    def job(self, job: Job, number: int, count: int) -> RecordListener:
+        """A job is about to run; the callable returned hears of its records."""
+        return lambda records, total: None
+
+    def again(self, job: Job, name: str) -> RecordListener:
+        """A pass over survivors of the job is about to run: its "probe", or the "full" AutoAttack."""
+        return lambda records, total: None
+
+    def done(self, result: Result | None, from_store: bool) -> None:
+        """A job has ended; None where other shards have to finish first."""

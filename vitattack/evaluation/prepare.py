@@ -1,0 +1,167 @@
+"""The victim and the images of an evaluation, opened and checked against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitattack import data as data_sets
+from vitattack.core.errors import UsageError
+from vitattack.core.runtime import resolve_device
+from vitattack.data import DataSet
+from vitattack.data.transform import Preprocessing
+from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.setup import Setup
+from vitattack.models.victim import Victim, digest, wrap
+from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.entries import Entry
+from vitattack.records import stats
+from vitattack.records.job import Job
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A victim on its device with the images it is evaluated on."""
+
+    setup: Setup
+    device: torch.device
+    loaded: zoo.Loaded
+    victim: Victim
+    images: DataSet
+
+    @cached_property
+    def digests(self) -> tuple[str, str]:
+        """Of the victim and of the images."""
+        return digest(self.victim), self.images.digest()
+
+    def job(self, attack: str = "", threat: str = "", calibration: str = "", sources: tuple[str, ...] = ()) -> Job:
+        """The job of an attack on this victim; `sources` are digests of models that the attack asks besides it."""
+        weights, pixels = self.digests
+        return self.setup.job(
+            model=self.victim.name,
+            data=self.images.text,
+            weights=" ".join([weights, *sources]),
+            pixels=pixels,
+            device=self.device.type,
+            attack=attack,
+            threat=threat,
+            calibration=calibration,
+        )
+
+    def calibration(self, *, required: bool) -> DataSet | None:
+        """Images for attacks that learn."""
+        how = preprocessing(self.setup.transform, self.victim)
+        return calibration_images(self.setup.calibration, self.images, self.setup.data_folder, how, required=required)
+
+    def read(self, images: DataSet | None) -> tuple[Tensor, Tensor]:
+        """All of some images with their labels, on the device of the victim; nothing without any."""
+        if images is None:
+            return torch.empty(0), torch.empty(0)
+        return read_batch(images, images.rows, self.victim, self.device)[:2]
+
+    @property
+    def expected_clean(self) -> stats.Accuracy | None:
+        """The clean accuracy reported for this model on these data."""
+        return expected_clean(self.loaded, self.images)
+
+
+def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepared:
+    """Load the model and open the images at its input size."""
+    if isinstance(model, str):
+        loaded = zoo.load(model, device, setup.options or zoo.FileOptions())
+        images = images_of(setup, preprocessing(setup.transform, loaded.victim))
+    else:
+        images = images_of(setup, preprocessing(setup.transform))
+        home = resolve_device("auto", model)
+        if device.type != home.type:
+            raise UsageError(f"the model is on {home}: call .to('{device}') first, or drop the device")
+        first, _ = images.read(images.rows[:1])
+        loaded = zoo.Loaded(wrap(model, first.to(home)).to(home), None, {"source": "module"})
+    victim = data_sets.asked(loaded.victim, images.classes)
+    if images.num_classes is not None and images.num_classes != victim.num_classes:
+        raise UsageError(
+            f"'{victim.name}' has {victim.num_classes} classes, '{images.text}' has {images.num_classes}: "
+            "choose data the model was trained for"
+        )
+    return Prepared(setup, device, loaded, victim, images)
+
+
+def preprocessing(transform: str | None, victim: Victim | None = None) -> Preprocessing:
+    """The transform asked for, and the one the model was made with."""
+    return Preprocessing(transform, victim.transform, victim.input_size) if victim else Preprocessing(transform)
+
+
+def images_of(setup: Setup, how: Preprocessing = Preprocessing()) -> DataSet:
+    """The images of a setup, preprocessed for a model."""
+    return open_images(setup.data, setup.limit, setup.data_folder, how)
+
+
+def open_images(
+    data: str | tuple[Tensor, Tensor] | DataSet,
+    limit: int | None,
+    data_dir: Path | None,
+    how: Preprocessing = Preprocessing(),
+) -> DataSet:
+    """Images by text, as tensors or as they are; without a given transform the data set's own decides, then the model's."""
+    if isinstance(data, str):
+        return data_sets.load(
+            data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
+        )
+    images = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)
+    return images if limit is None else replace(images, rows=images.rows[:limit])
+
+
+def calibration_images(
+    given: str | tuple[Tensor, Tensor] | None,
+    evaluated: DataSet,
+    data_dir: Path | None,
+    how: Preprocessing = Preprocessing(),
+    *,
+    required: bool = True,
+) -> DataSet | None:
+    """Images to learn from, never the ones evaluated: given, embedded, or unused rows of the data set."""
+    if given is None and evaluated.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
+        given = "cifar10-calib"
+    if given is not None:
+        chosen = open_images(given, None, data_dir, replace(how, given=None))
+        if _overlap(chosen, evaluated):
+            raise UsageError("calibration images are among the evaluated ones: give others, or rows of the rest")
+        return chosen
+    spare = evaluated.spare(128)
+    if not spare and not required:
+        return None
+    if not spare:
+        raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
+    return replace(evaluated, rows=spare, text=f"{evaluated.text} (rows left over)")
+
+
+def _overlap(one: DataSet, two: DataSet) -> bool:
+    """Whether an image is in both: by set and row, and for small images by their pixels."""
+    if one.set_name == two.set_name:
+        return bool(set(one.rows) & set(two.rows))
+    if max(len(one), len(two)) > 12_000 or any(d.read(d.rows[:1])[0].numel() > 3 * 64 * 64 for d in (one, two)):
+        return False  # too much to read for a check; sets of other names are taken for other images
+    pixels: list[set[bytes]] = [
+        {image.numpy().tobytes() for rows in d.cut(256) for image in d.read(rows)[0].cpu()} for d in (one, two)
+    ]
+    return bool(pixels[0] & pixels[1])
+
+
+def expected_clean(loaded: zoo.Loaded, images: DataSet) -> stats.Accuracy | None:
+    """The clean accuracy the model's entry reports, where the images are of the data set it reports it on."""
+    entry = loaded.entry
+    if entry is None or images.set_name.removesuffix("-demo") != entry.dataset:
+        return None
+    return reported_clean(entry)
+
+
+def reported_clean(entry: Entry) -> stats.Accuracy | None:
+    """The clean accuracy an entry reports, as a share of its n images."""
+    reported = next((r for r in entry.reported if r.metric == "clean"), None)
+    if reported is None or reported.n is None:
+        return None
+    return stats.share(round(reported.value / 100 * reported.n), reported.n)

@@ -1,0 +1,138 @@
+"""Settings of an evaluation: one frozen value, checked once, and the only maker of jobs.
+
+Nothing heavy is imported, so that a finished run can be found by its settings without torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import did_you_mean
+from vitattack.core.runtime import usable_cores
+from vitattack.records.job import Job
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitattack.data import DataSet
+    from vitattack.models.zoo.load import FileOptions
+
+DEFAULT_MODEL, DEFAULT_ATTACK, DEFAULT_THREAT, DEFAULT_DATA = "tiny-vit", "auto", "linf:8/255", "cifar10-demo"
+
+Precision = Literal["fp32", "bf16-search"]
+
+
+class SetupFields(TypedDict, total=False):
+    """The fields of `Setup` as keyword arguments."""
+
+    data: str | tuple[Tensor, Tensor] | DataSet
+    limit: int | None
+    calibration: str | tuple[Tensor, Tensor] | None
+    data_dir: str | Path | None
+    transform: str | None
+    options: FileOptions | None
+    seed: int
+    batch_size: int
+    precision: Precision
+    threads: int | None
+    device: str
+    out: str | Path | None
+    fresh: bool
+    shard: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Images, numerics, machine and store of an evaluation; model, attacks and threat are named beside it."""
+
+    data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA
+    limit: int | None = None  # only the first images
+    calibration: str | tuple[Tensor, Tensor] | None = None  # images for attacks that learn
+    data_dir: str | Path | None = None
+    transform: str | None = None  # of image files; None for that of the data set, else the model's
+    options: FileOptions | None = None  # facts about a checkpoint file
+    seed: int = 0
+    batch_size: int = 64
+    precision: Precision = "fp32"
+    threads: int | None = None  # None for all usable cores
+    device: str = "auto"
+    out: str | Path | None = None  # folder of the store; None to keep nothing
+    fresh: bool = False  # forget what the store holds of these jobs
+    shard: tuple[int, int] = (0, 1)  # part k of n
+
+    def __post_init__(self) -> None:
+        number, count = self.shard
+        if self.batch_size < 1:
+            raise UsageError(f"batch size {self.batch_size} holds no image: use at least 1")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise UsageError(f"{self.threads} threads are too few or too many: use 1 to 1024")
+        if self.seed < 0:
+            raise UsageError(f"seed {self.seed} is negative: use 0 or more")
+        if not 0 <= number < count:
+            raise UsageError(f"shard {number}/{count} does not exist: write 0/{max(count, 1)} for the first")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"limit {self.limit} leaves no image: use at least 1")
+        if self.precision not in get_args(Precision):
+            raise UsageError(did_you_mean("precision", self.precision, get_args(Precision)))
+        if self.transform is not None:
+            self._check_transform()
+
+    def _check_transform(self) -> None:
+        from vitattack.data import takes_transform
+
+        if not (isinstance(self.data, str) and takes_transform(self.data)):
+            raise UsageError(
+                "a transform is for folder: data and sets of image files, others are used as they are: drop it"
+            )
+
+    @property
+    def cores(self) -> int:
+        """CPU threads of the run: as asked, else all this process may use."""
+        return usable_cores() if self.threads is None else self.threads
+
+    @property
+    def data_folder(self) -> Path | None:
+        return Path(self.data_dir) if self.data_dir is not None else None
+
+    @contextmanager
+    def store(self) -> Iterator[Path]:
+        """The folder of the store; a temporary one where nothing is to be kept."""
+        if self.out is not None:
+            yield Path(self.out)
+            return
+        with tempfile.TemporaryDirectory(prefix="vitattack-") as folder:
+            yield Path(folder)
+
+    def job(
+        self,
+        *,
+        model: str,
+        data: str,
+        weights: str,
+        pixels: str,
+        device: str,
+        attack: str = "",
+        threat: str = "",
+        calibration: str = "",
+    ) -> Job:
+        """The job of one attack on one model; texts are canonical, `device` is the type of the resolved device."""
+        return Job(
+            model=model,
+            attack=attack,
+            threat=threat,
+            data=data,
+            weights=weights,
+            pixels=pixels,
+            calibration=calibration,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            precision=self.precision,
+            threads=self.cores,
+            device=device,
+        )
