@@ -253,7 +253,7 @@ def test_aas_with_its_report_and_controls(here: Here) -> None:
     done = here(*words, "--controls")
     assert done.returncode == 0, done.stderr
     for expected in (
-        "RA, scaled-model protocol (Adaptive Attention Scaling, CVPR 2024)",
+        "RA, scaled-model protocol (CVPR 2024)",
         "false successes",
         "scales 1:",
         "restarts(",

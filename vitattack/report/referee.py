@@ -18,7 +18,7 @@ def table(title: str, found: Referee) -> Table:
         ("RA of the base attack", found.base),
         ("RA of the attack through scaled attention", found.aas),
         ("RA of both together (headline)", found.union),
-        ("RA, scaled-model protocol (Adaptive Attention Scaling, CVPR 2024)", found.scaled_protocol),
+        ("RA, scaled-model protocol (CVPR 2024)", found.scaled_protocol),
         ("RA of those same examples on the plain model", found.scaled_examples),
     ]
     rows = [(name, percent(a.accuracy), interval(a), f"{a.correct}/{a.n}") for name, a in lines if a is not None]
