@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.models.base import Attackable
 
 # Images that went through a normaliser and back miss the box by rounding; more than this is another scale.
 PIXEL_TOLERANCE = 1e-4
 
 
-class Victim(nn.Module):
+class Victim(Attackable):
     """A classifier with its normalisation: (B, 3, H, W) in [0,1] -> (B, num_classes) logits."""
-
-    verdict_forwards = 0  # what `verdict` costs beyond the forward it is given; a view pays one
 
     mean: Tensor
     std: Tensor
@@ -53,10 +52,6 @@ class Victim(nn.Module):
         """Grey images of the right shape, type and place, for probing forwards."""
         shape = (count, self.channels, self.input_size, self.input_size)
         return torch.full(shape, 0.5, device=self.mean.device, dtype=self.mean.dtype)
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        """Logits of the plain model at x: here the logits just computed, for free."""
-        return logits
 
 
 def _logits(out: object, name: str) -> Tensor:

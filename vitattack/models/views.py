@@ -1,4 +1,4 @@
-"""Views of a victim besides `Rescaled`: other roads to a gradient. None of them speaks for the plain model."""
+"""Views: modified models that attacks take gradients from. `Rescaled` is in `attention.rescaled`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.func import functional_call
 
 from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, check_scales, shaped
-from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.sdpa import Sdpa
 from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 
 
-class _View(nn.Module):
-    """Asks the plain victim for verdicts, at the price of one more forward."""
+class View(Attackable):
+    """A modified model that gradients are taken from; the plain victim gives its verdicts, at one more forward."""
 
     verdict_forwards = 1
 
     def __init__(self, victim: Victim) -> None:
         super().__init__()
         self.victim = victim
+        self.num_classes = victim.num_classes
 
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         with torch.no_grad():
@@ -32,30 +33,26 @@ class _View(nn.Module):
         return plain
 
 
-class Alone(nn.Module):
-    """A view taken for the model itself: what the scaled-model protocol of the AAS paper attacks and counts on."""
+class Alone(Attackable):
+    """A view that judges itself: the scaled model that the protocol of the AAS paper attacks and counts on."""
 
-    verdict_forwards = 0
-
-    def __init__(self, view: nn.Module) -> None:
+    def __init__(self, view: Attackable) -> None:
         super().__init__()
         self.view = view
+        self.num_classes = view.num_classes
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.view(x)
         return logits
 
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        return logits
 
+class LogitScaled(Attackable):
+    """A view whose logits are multiplied by a factor: predictions stay, losses that depend on the logit scale change."""
 
-class LogitScaled(nn.Module):
-    """A view whose logits are multiplied: no prediction changes, losses that mind the scale of logits do."""
-
-    def __init__(self, view: Rescaled, factor: Tensor) -> None:
+    def __init__(self, view: View, factor: Tensor) -> None:
         super().__init__()
         self.view, self.factor = view, factor
-        self.verdict_forwards = view.verdict_forwards
+        self.num_classes, self.verdict_forwards = view.num_classes, view.verdict_forwards
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.view(x) * self.factor
@@ -65,20 +62,19 @@ class LogitScaled(nn.Module):
         return self.view.verdict(x, logits)
 
 
-class Averaged(_View):
-    """Asks a random model `answers` times: (n, B, C), for losses averaged over its noise (EOT, Athalye et al. 2018)."""
+class Averaged(View):
+    """A random model asked `answers` times: (n, B, C), for losses averaged over its noise (EOT, Athalye et al. 2018)."""
 
     def __init__(self, victim: Victim, answers: int) -> None:
         super().__init__(victim)
         self.answers = answers
-        self.num_classes = victim.num_classes
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([self.victim(x) for _ in range(self.answers)])
 
 
-class Double(_View):
-    """The same function in double precision: the arbiter of what is a numerical artefact."""
+class Double(View):
+    """The victim in double precision, which tells numerical artefacts from the model's own gradient."""
 
     def __init__(self, victim: Victim) -> None:
         super().__init__(victim)
@@ -91,7 +87,7 @@ class Double(_View):
 
 
 class _Unfused(SoftmaxMode):
-    """Fused attention as the products and the softmax it stands for: in bfloat16 its backward is slow on CPUs."""
+    """Fused attention as explicit products and softmax: the backward of the fused kernel is slow in bfloat16 on CPUs."""
 
     def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         given = Sdpa.of(args, kwargs) if name == "scaled_dot_product_attention" else None
@@ -100,14 +96,13 @@ class _Unfused(SoftmaxMode):
         return given.scores().softmax(-1) @ given.v
 
 
-class Half(nn.Module):
-    """The victim in bfloat16. It answers for itself: whoever goes by its verdicts has claims, to be confirmed elsewhere."""
-
-    verdict_forwards = 0
+class Half(Attackable):
+    """The victim in bfloat16. It judges itself, so its successes are claims that the plain victim has yet to confirm."""
 
     def __init__(self, victim: Victim) -> None:
         super().__init__()
         self.victim = victim
+        self.num_classes = victim.num_classes
         self._unfused = victim.mean.device.type == "cpu"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,12 +110,9 @@ class Half(nn.Module):
             logits: Tensor = self.victim(x)
         return logits.to(x.dtype)
 
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        return logits
-
 
 class _ScaledBackward(Function):
-    """Softmax forwards; backwards the softmax Jacobian at scaled scores."""
+    """Plain softmax in the forward pass, the Jacobian of the softmax of scaled scores in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, scale: Tensor) -> Tensor:
@@ -133,8 +125,8 @@ class _ScaledBackward(Function):
         return p * (grad - (grad * p).sum(-1, keepdim=True)), None
 
 
-class BackwardOnly(_View):
-    """Forward the victim itself, backward as if its attention scores were scaled."""
+class BackwardOnly(View):
+    """The victim itself in the forward pass, with scaled attention scores in the backward pass."""
 
     def __init__(self, victim: Victim, scales: Tensor, layers: AttentionMap, per: Per = "layer") -> None:
         super().__init__(victim)

@@ -19,6 +19,7 @@ from vitattack.attacks.base import Crafted, Leaf, blank_evidence, blank_search
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.architectures.small import SMALL
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.models.views import Half, _Unfused
 from vitattack.threats.lp import LpBall
@@ -175,10 +176,8 @@ def test_bfloat16_attention_is_the_same_function() -> None:
     assert found.dtype == torch.float32 and 0 < float((found - fused).abs().max()) < 0.05 * float(fused.abs().max())
 
 
-class Lying(nn.Module):
+class Lying(Attackable):
     """A view that says of every image it is fooled."""
-
-    verdict_forwards = 0
 
     def __init__(self, victim: Victim) -> None:
         super().__init__()
@@ -186,9 +185,6 @@ class Lying(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return -1e3 * self.victim(x)  # type: ignore[no-any-return]
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        return logits
 
 
 def test_what_bfloat16_claims_in_vain_is_searched_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:

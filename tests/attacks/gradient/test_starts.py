@@ -10,6 +10,7 @@ from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Uniform
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 
 VICTIM = torch.nn.Flatten()  # no start here asks it
@@ -48,14 +49,9 @@ def test_restarts_of_restarts_repeat_nothing() -> None:
             seen.append(ball.random(x, rng))
             return seen[-1]
 
-    class Flat(torch.nn.Module):
-        verdict_forwards = 0
-
+    class Flat(Attackable):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 0 * x.flatten(1).sum(1, keepdim=True) + torch.tensor([1.0, 0.0])
-
-        def verdict(self, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-            return logits
 
     loop = Gradient(LpBall("linf", 0.1), 1, start=Watching())
     twice = Stages((Stages((loop, loop), fresh=True),) * 2, fresh=True)

@@ -21,7 +21,7 @@ from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.victim import Victim, frozen, wrap
-from vitattack.threats import lp as threat
+from vitattack.threats.base import parse_threat
 
 X = toy_pictures(2)
 
@@ -321,7 +321,7 @@ def test_the_view_attacks_but_never_speaks_for_the_victim() -> None:
     y = logits(victim).argmax(1)
     x = X.clone()
     assert torch.equal(view.verdict(x, logits(view)), logits(victim))
-    attack = attack_text.build("pgd(steps=3)", threat.parse("linf:16/255"))
+    attack = attack_text.build("pgd(steps=3)", parse_threat("linf:16/255"))
     made = attack(view, x, y, rng=SampleRng(0, (0, 1)))
     fooled = logits(victim, made.x_adv).argmax(1) != y
     assert torch.equal(made.evidence["fooled"], fooled)

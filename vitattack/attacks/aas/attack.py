@@ -23,6 +23,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.views import Alone, BackwardOnly, LogitScaled
 from vitattack.threats.lp import LpBall
@@ -196,7 +197,7 @@ class AAS:
     def _referee(
         self,
         victim: Victim,
-        view: nn.Module,
+        view: Attackable,
         x: Tensor,
         y: Tensor,
         rng: SampleRng,
@@ -211,7 +212,7 @@ class AAS:
             self._scaled_protocol(victim, view, x, y, rng, evidence)
 
     def _scaled_protocol(
-        self, victim: Victim, view: nn.Module, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]
+        self, victim: Victim, view: Attackable, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]
     ) -> None:
         """The protocol of the paper: attack and count on the scaled model. Its examples, shown to the plain one, too."""
         alone = Alone(view)
@@ -238,7 +239,7 @@ class AAS:
         self._scaled_protocol(victim, view, x, y, rng, evidence)
         return {name: evidence[name] for name in ("scaled_clean", "scaled_fooled", "forwards", "backwards")}
 
-    def _view(self, victim: Victim, scales: Tensor) -> nn.Module:
+    def _view(self, victim: Victim, scales: Tensor) -> Attackable:
         assert self.layers is not None
         attention, of_logits = scales[: len(self.layers)], scales[len(self.layers) :]
         if self.mode == "backward_only":

@@ -1,44 +1,35 @@
-"""The view with scaled attention: another module from pixels to logits, which never speaks for the victim."""
+"""The view with rescaled attention scores."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.models.attention.map import AttentionMap, Per, check_scales
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim
+from vitattack.models.views import View
 
 
-class Rescaled(nn.Module):
+class Rescaled(View):
     """The victim with its attention scores multiplied: scales are (L,), per head (L, H) or per sample (B, L).
 
     Scales may require grad. Position biases are scaled with the scores, masks are not. Ones leave the logits as they
     are, to the bit; where scales require grad and the kernel takes a position bias, torch unfuses it to differentiate.
     """
 
-    verdict_forwards = 1
-
     def __init__(
         self, victim: Victim, scales: Tensor, *, per: Per = "layer", layers: AttentionMap | None = None
     ) -> None:
-        super().__init__()
-        self.victim = victim
+        super().__init__(victim)
         self.layers = layers if layers is not None else attention_layers(victim, victim.grey())
         check_scales(self.layers, scales, per)
         self.scales = scales
         self.per: Per = per
         self.name = f"{victim.name} rescaled"
-        self.num_classes, self.input_size, self.transform = victim.num_classes, victim.input_size, victim.transform
+        self.input_size, self.transform = victim.input_size, victim.transform
 
     def forward(self, x: Tensor) -> Tensor:
         with AttentionTap(self.layers, rescale=self.scales, per=self.per):
             logits: Tensor = self.victim(x)
         return logits
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        """Logits of the plain victim at x, at the price of one forward without graph."""
-        with torch.no_grad():
-            plain: Tensor = self.victim(x)
-        return plain

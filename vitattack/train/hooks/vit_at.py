@@ -17,6 +17,7 @@ from vitattack.attacks.gradient.loop import Gradient
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.probe import attention_layers
+from vitattack.models.base import Attackable
 from vitattack.train.hooks.hooks import Hook, Run
 from vitattack.train.objectives.objectives import Objective
 
@@ -160,10 +161,8 @@ def patch_mask(x: Tensor, patch: int, kept: float, rng: SampleRng) -> Tensor:
     return chosen.repeat_interleave(patch, 2).repeat_interleave(patch, 3)
 
 
-class Masked(nn.Module):
-    """A view that sees the change inside the mask alone."""
-
-    verdict_forwards = 0
+class Masked(Attackable):
+    """A view that sees the perturbation inside the mask only. It judges itself: training sees no more of it, either."""
 
     def __init__(self, victim: nn.Module, x: Tensor, mask: Tensor) -> None:
         super().__init__()
@@ -171,8 +170,4 @@ class Masked(nn.Module):
 
     def forward(self, x_adv: Tensor) -> Tensor:
         logits: Tensor = self.victim(torch.where(self.mask, x_adv, self.x))
-        return logits
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        """What the masked change does is all that training will see of it."""
         return logits

@@ -1,0 +1,20 @@
+"""The contract between models and attacks: logits, and the verdict of the plain model on them."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Attackable(nn.Module):
+    """A module that attacks drive: the victim, or a view of it. It maps pixels in [0,1] to (B, num_classes) logits.
+
+    The defaults are those of a module that is its own judge: its logits are the verdict, and cost nothing more.
+    """
+
+    answers: int = 1  # forwards of the victim that one call spends on each image
+    verdict_forwards: int = 0  # forwards that `verdict` spends on each image beyond that call
+    num_classes: int
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        """Return the logits that decide at x whether an example fools the model; `logits` are this module's own at x."""
+        return logits
