@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitattack.core.progress import Watch, watching
+from vitattack.core.progress import Listener, listening
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Fetching(Watch):
+class Fetching(Listener):
     """Bytes, rate and remaining time of each file; the bar appears with the first byte."""
 
     def __init__(self, quiet: bool) -> None:
@@ -64,7 +64,7 @@ class Fetching(Watch):
 @contextmanager
 def _while(fetching: Fetching) -> Iterator[None]:
     try:
-        with watching(fetching):
+        with listening(fetching):
             yield
     finally:
         fetching.stop()

@@ -200,16 +200,16 @@ def test_a_download_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch)
         fetching = Fetching(quiet)
         with fetching.watched():
             for done in (1_000, 5_000_000, 10_000_000):
-                progress.current().progress("lab/model", done, 10_000_000)
-            progress.current().note("a mirror failed")
-            progress.current().warn("this is said always")
+                progress.current_listener().progress("lab/model", done, 10_000_000)
+            progress.current_listener().note("a mirror failed")
+            progress.current_listener().warn("this is said always")
         text = err.getvalue()
         assert ("lab/model" in text and "MB" in text) == shown
         assert ("a mirror failed" in text) != quiet and "this is said always" in text
 
 
 def test_the_cache_folder_of_each_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from vitattack.core.files import home
+    from vitattack.core.files import cache_home
 
     monkeypatch.delenv("VITATTACK_HOME")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
@@ -221,7 +221,7 @@ def test_the_cache_folder_of_each_platform(monkeypatch: pytest.MonkeyPatch, tmp_
         ("win32", "AppData/Local/vitattack/Cache"),
     ):
         monkeypatch.setattr(sys, "platform", platform)
-        assert home() == tmp_path / expected
+        assert cache_home() == tmp_path / expected
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert home() == tmp_path / "x" / "vitattack"
+    assert cache_home() == tmp_path / "x" / "vitattack"

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from tests.train.making import SHAPE, STEPS, affine, run, small
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.train.export import register
-from vitattack.train.loop import checkpoint, probes
+from vitattack.train.loop import probes
 from vitattack.train.loop.checkpoint import Checkpoints
 from vitattack.train.loop.model import run_key
 from vitattack.train.loop.probes import Stopped, Watch
@@ -180,7 +180,7 @@ def test_a_disk_that_fills_up_leaves_the_previous_checkpoint(
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(VitattackError, match="No space left.*still there: free some space and run the same command"):
         run(small(), tmp_path, save_every=4, log_every=1)
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Where the files that ship with the package are: inside the wheel, or beside the package in a checkout."""
+"""Paths of the files that ship with the package: inside the wheel, or beside the package in a checkout."""
 
 from __future__ import annotations
 

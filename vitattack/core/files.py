@@ -1,4 +1,7 @@
-"""Where vitattack keeps what it fetched, whether it may fetch at all, and how a file gets there whole."""
+"""Files of vitattack: the cache folder, locks between processes, writes that survive a crash, and hashes.
+
+Nothing else in the package locks a file, writes one that must be whole, or hashes one.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,29 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.words import plain, printable
+from vitattack.core.words import printable, safe_file_name
 
-SECONDS_BEFORE_WAITING_IS_SAID = 0.5
+SECONDS_BEFORE_WAITING_IS_NOTED = 0.5
 
 
-def home() -> Path:
+def cache_home() -> Path:
     """VITATTACK_HOME, or `vitattack` in the platform's cache folder; nothing is created."""
     given = os.environ.get("VITATTACK_HOME")
     if given:
         try:
             path = Path(given).expanduser().absolute()
             path.exists()
-        except (OSError, RuntimeError, ValueError) as error:  # a name too long, or a user who is none
+        except (OSError, RuntimeError, ValueError) as error:  # a name too long, or ~somebody unknown
             raise UsageError(
-                f"VITATTACK_HOME '{printable(given)}' is no path here ({error.args[-1]}): correct it"
+                f"VITATTACK_HOME '{printable(given)}' cannot be a path ({error.args[-1]}): correct it"
             ) from error
         return path
     if sys.platform == "darwin":
@@ -40,52 +44,64 @@ def home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitattack"
 
 
-def offline() -> str | None:
-    """The variable that forbids the network, if one does."""
+def cache_folder(*parts: str) -> Path:
+    """A folder inside the cache, created if necessary."""
+    path = cache_home().joinpath(*parts)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cache_not_writable(error) from error
+    return path
+
+
+def offline_variable() -> str | None:
+    """The environment variable that forbids the network, if one is set."""
     for name in ("VITATTACK_OFFLINE", "HF_HUB_OFFLINE"):
         if os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off"):
             return name
     return None
 
 
-def folder(*parts: str) -> Path:
-    """A folder below the home, made if need be."""
-    path = home().joinpath(*parts)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write the cache '{home()}' ({error.strerror}): set VITATTACK_HOME") from error
-    return path
-
-
 def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, read now; `file_hashes.remembered_sha256` skips files that did not change."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def locked(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Only one process at a time is inside; the lock of one that died is free again."""
+def cache_lock(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Admit one process at a time, calling `waiting` before a long wait; a process that dies releases its lock."""
     try:
-        lock = FileLock(folder("locks") / (plain(name) + ".lock"))
+        lock = FileLock(cache_folder("locks") / (safe_file_name(name) + ".lock"))
         try:
-            lock.acquire(timeout=SECONDS_BEFORE_WAITING_IS_SAID)
+            lock.acquire(timeout=SECONDS_BEFORE_WAITING_IS_NOTED)
         except Timeout:
             waiting()
             lock.acquire()
     except OSError as error:
-        raise UsageError(f"cannot write the cache '{home()}' ({error.strerror}): set VITATTACK_HOME") from error
+        raise _cache_not_writable(error) from error
     try:
         yield
     finally:
         lock.release()
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which takes its place when the block ends well and vanishes otherwise.
+def try_lock(stream: IO[Any]) -> bool:
+    """Lock an open file against other processes until it is closed; False if another one holds it."""
+    import fcntl  # not on Windows, where whatever needs no lock still works
 
-    For the holder of a lock: what a killed process left is written over.
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary file beside `path` that takes its place when the block succeeds and is removed otherwise.
+
+    For the holder of a lock: what a killed process left behind is overwritten.
     """
     beside = path.with_name(f".{path.name}.tmp")
     try:
@@ -102,40 +118,84 @@ def whole(path: Path) -> Iterator[Path]:
         ) from error
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """All of it or nothing, even across a crash."""
-    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")  # machines may share the folder
+def replace_content(path: Path, content: bytes | memoryview) -> None:
+    """Replace a file's content whole or not at all, even across a crash; raises OSError and keeps the old content."""
+    beside = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")  # machines may share the folder
     try:
-        with partial.open("w") as stream:
+        with beside.open("wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        partial.replace(path)
+        beside.replace(path)
+        _sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Write a text file of a run whole or not at all, even across a crash."""
+    try:
+        replace_content(path, content.encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 
-def is_full(error: OSError) -> bool:
-    """Whether a write failed for want of room."""
+def append_durably(stream: FileIO, path: Path, content: bytes) -> None:
+    """Append all bytes or none, on disk when this returns; `stream` is `path` opened unbuffered for appending."""
+    end = os.fstat(stream.fileno()).st_size
+    try:
+        while content:  # a nearly full disk takes a part and refuses the rest
+            content = content[stream.write(content) :]
+        os.fsync(stream.fileno())
+    except OSError as error:
+        with suppress(OSError):  # the next opening cuts a torn batch off
+            stream.truncate(end)
+        raise cannot_write(path, error) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line of notes; a crash may tear it, so readers skip what they cannot read. Raises OSError."""
+    with path.open("a") as stream:
+        stream.write(line + "\n")
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether a write failed for lack of space."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def cannot_write(path: Path, error: OSError) -> VitattackError:
+    """The error for a file of a run that could not be written, with the fix that fits its cause."""
     reason = error.strerror or type(error).__name__
-    if is_full(error):
+    if is_disk_full(error):
         return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
     return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
 
 
-def dump(content: Any) -> str:
+def json_text(content: Any) -> str:
+    """JSON as it is stored: indented, keys sorted."""
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """An object that was written atomically, if it was."""
+    """The JSON object in a file, or None where there is no readable one."""
     try:
         content = json.loads(path.read_text())
         return content if isinstance(content, dict) else None
     except (OSError, ValueError):
         return None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename inside the folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _cache_not_writable(error: OSError) -> UsageError:
+    return UsageError(f"cannot write the cache '{cache_home()}' ({error.strerror}): set VITATTACK_HOME")

@@ -1,38 +1,43 @@
-"""Who hears what fetching has to tell; whoever calls the library hears warnings only."""
+"""Listeners for what long work reports: bytes fetched, notes, and warnings; without one, a caller gets warnings only."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+# Told how many items are done, of how many.
+Counter = Callable[[int, int], None]
 
-class Watch:
-    """The default: no progress, no notes, and a Python warning for what must not be silent."""
+
+class Listener:
+    """The default listener: ignores progress and notes, and turns warnings into Python warnings."""
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        """So many bytes of a file have come; `total` is None where the host does not say."""
+        """Receive the bytes fetched of a file so far; `total` is None where the host does not say."""
 
     def note(self, line: str) -> None:
-        """Something a user may like to know, such as a mirror that failed."""
+        """Receive something a user may like to know, such as a mirror that failed."""
 
     def warn(self, line: str) -> None:
+        """Receive what must not go unnoticed."""
         warnings.warn(line, stacklevel=2)
 
 
-_current: ContextVar[Watch] = ContextVar("watch", default=Watch())  # noqa: B039  # it holds no state
+_current: ContextVar[Listener] = ContextVar("listener", default=Listener())  # noqa: B039  # it holds no state
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Whatever is fetched inside is told to `watch`."""
-    before = _current.set(watch)
+def listening(listener: Listener) -> Iterator[None]:
+    """Report everything inside the block to `listener`."""
+    before = _current.set(listener)
     try:
         yield
     finally:
         _current.reset(before)
 
 
-def current() -> Watch:
+def current_listener() -> Listener:
+    """The listener of the innermost `listening` block."""
     return _current.get()

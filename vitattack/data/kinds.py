@@ -10,7 +10,7 @@ from typing import Protocol
 
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
-from vitattack.core.files import offline
+from vitattack.core.files import offline_variable
 from vitattack.core.registry import did_you_mean
 from vitattack.data.formats import arrays
 from vitattack.data.formats.row_sources import ParquetSource, Source
@@ -60,7 +60,7 @@ def fetch(repo: str, file: str) -> Path:
     """A file of a data set on the hub, from its cache or the network."""
     from huggingface_hub import hf_hub_download
 
-    forbidden = offline()
+    forbidden = offline_variable()
     lost = None if forbidden else hub.unreachable()
     logger = logging.getLogger("huggingface_hub")
     level = logger.level

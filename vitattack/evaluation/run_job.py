@@ -14,7 +14,7 @@ import torch
 from vitattack.attacks.auto.report import auto_doubts
 from vitattack.attacks.base import Attack, Calibration, learned, learns, recall
 from vitattack.attacks.stages import square_helps
-from vitattack.core.files import dump, read_json, write_atomically
+from vitattack.core.files import json_text, read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch, together
@@ -128,7 +128,7 @@ def finish(
         "model": model_record or {},
         "provenance": result.provenance,
     }
-    write_atomically(sink.folder / "result.json", dump(content))
+    write_atomically(sink.folder / "result.json", json_text(content))
     return result
 
 

@@ -7,9 +7,7 @@ merges them in the order of the job. Later passes over survivors append to the w
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import cannot_write, dump, read_json, write_atomically
+from vitattack.core.files import (
+    append_durably,
+    append_line,
+    cannot_write,
+    json_text,
+    read_json,
+    try_lock,
+    write_atomically,
+)
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 
@@ -52,14 +58,12 @@ class Sink:
             self._stream = self._path.open("ab", buffering=0)
         except OSError as error:
             raise cannot_write(self.folder, error) from error
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._stream):
             self._stream.close()
-            raise Locked(f"another process is writing {self._path}: wait for it, or give another --out") from None
+            raise Locked(f"another process is writing {self._path}: wait for it, or give another --out")
         try:
             if not (self.folder / "job.json").exists():
-                write_atomically(self.folder / "job.json", dump({"schema": 1, "key": job.key, **asdict(job)}))
+                write_atomically(self.folder / "job.json", json_text({"schema": 1, "key": job.key, **asdict(job)}))
             if fresh:
                 self._forget_everything()
             self.records = self._recover()
@@ -83,10 +87,8 @@ class Sink:
     def _forget_whole(self) -> None:
         """What was merged, and what later passes have put behind it: equal records would keep the old passes."""
         with suppress(FileNotFoundError), self.path.open("r+b") as whole:
-            try:
-                fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Locked(f"another process is writing {self.path}: wait for it, or give another --out") from None
+            if not try_lock(whole):
+                raise Locked(f"another process is writing {self.path}: wait for it, or give another --out")
             whole.truncate(0)
 
     @property
@@ -120,15 +122,14 @@ class Sink:
 
     def write(self, records: Sequence[SampleRecord]) -> None:
         """One batch, in one call, on the disk when this returns."""
-        _append(self._stream, self._path, _lines(records))
+        append_durably(self._stream, self._path, _lines(records))
         self.records.extend(records)
 
     def note(self, event: dict[str, Any]) -> None:
         """What a batch cost besides its records: not part of them, since it differs from run to run."""
         path = self.folder / self._events
         try:
-            with path.open("a") as stream:
-                stream.write(json.dumps(event) + "\n")
+            append_line(path, json.dumps(event))
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -147,7 +148,7 @@ class Sink:
         return read_json(self.folder / "learned.json")
 
     def keep_learned(self, content: dict[str, Any]) -> None:
-        write_atomically(self.folder / "learned.json", dump(content))
+        write_atomically(self.folder / "learned.json", json_text(content))
 
     @property
     def path(self) -> Path:
@@ -178,20 +179,18 @@ class Sink:
             whole = self.path.open("ab", buffering=0)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        try:
-            fcntl.flock(whole, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(whole):
             whole.close()
             return False
         self._whole = whole
         if not self.path.read_bytes().startswith(lines):
             whole.truncate(0)
-            _append(whole, self.path, lines)
+            append_durably(whole, self.path, lines)
         return True
 
     def append(self, records: Sequence[SampleRecord]) -> None:
         """A batch of a later pass, behind everything that is there, on the disk when this returns."""
-        _append(self._whole or self._stream, self.path, _lines(records))
+        append_durably(self._whole or self._stream, self.path, _lines(records))
 
     def cut(self, end: int) -> None:
         """Drops what a crash has left behind the last whole batch."""
@@ -208,19 +207,6 @@ class Sink:
 
 def _lines(records: Sequence[SampleRecord]) -> bytes:
     return "".join(record.line() + "\n" for record in records).encode()
-
-
-def _append(stream: FileIO, path: Path, lines: bytes) -> None:
-    """All lines, on the disk when this returns, or none of them."""
-    end = os.fstat(stream.fileno()).st_size
-    try:
-        while lines:  # a nearly full disk takes a part and refuses the rest
-            lines = lines[stream.write(lines) :]
-        os.fsync(stream.fileno())
-    except OSError as error:
-        with suppress(OSError):  # the next opening cuts the torn batch off
-            stream.truncate(end)
-        raise cannot_write(path, error) from error
 
 
 def whole_batches(path: Path, batches: Batches, end: int = 0) -> tuple[list[SampleRecord], int]:

@@ -65,14 +65,16 @@ def parse_threats(text: str) -> tuple[Threat, ...]:
     kind = text.strip().partition(":")[0]
     if kind in THREATS and not THREATS[kind].listed:
         return (parse_threat(text),)
-    found: list[Threat] = []
+    threats: list[Threat] = []
     for part in text.split(","):
+        if threats and not part.strip():
+            raise UsageError(f"a budget of '{text}' is empty, which is not a number: drop the comma or add the budget")
         kind = part.partition(":")[0] if ":" in part else kind
-        found.append(parse_threat(part if ":" in part or not kind or not found else f"{kind}:{part.strip()}"))
-    texts = [str(threat) for threat in found]
+        threats.append(parse_threat(part if ":" in part or not kind or not threats else f"{kind}:{part.strip()}"))
+    texts = [str(threat) for threat in threats]
     if len(set(texts)) < len(texts):
         raise UsageError(f"a budget is named twice in '{text}': name each once")
-    return tuple(found)
+    return tuple(threats)
 
 
 def examples(kinds: tuple[str, ...] | None = None) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import dump, read_json, write_atomically
+from vitattack.core.files import json_text, read_json, try_lock, write_atomically
 from vitattack.core.runtime import numerics, usable_cores
 from vitattack.train.data.augment import augmented
 from vitattack.train.data.batch import Batch, batch_rng, middle
@@ -90,7 +89,7 @@ def train(
         if together.first:
             if fresh:  # nothing is wrong with the recipe or the data: only now
                 _forget(folder, checkpoints)
-            write_atomically(folder / "recipe.json", dump(recipe.json()))
+            write_atomically(folder / "recipe.json", json_text(recipe.json()))
         together.wait()
         keeper = Keeper(recipe, key, loop, found, checkpoints, folder, options, reporter)
         keeper.resume()
@@ -193,13 +192,8 @@ def _locked(folder: Path, together: Team) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"cannot write {folder} ({error.strerror}): give another folder with --out") from error
     with stream:
-        if together.first:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f"another process is training in {folder}: wait for it, or give another --out"
-                ) from None
+        if together.first and not try_lock(stream):
+            raise UsageError(f"another process is training in {folder}: wait for it, or give another --out")
         yield
 
 

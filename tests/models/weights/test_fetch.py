@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tests.models.weights.hosts import Host, cut, host, page, slowly, status
 from vitattack.core.errors import UsageError
-from vitattack.core.progress import Watch
+from vitattack.core.progress import Listener
 from vitattack.models.weights import cache, download, fetch, sources
 from vitattack.models.weights.sources import Weights
 
@@ -43,7 +43,7 @@ TRAINING = torch_file(
 )
 
 
-class Heard(Watch):
+class Heard(Listener):
     def __init__(self) -> None:
         self.bytes: list[tuple[str, int, int | None]] = []
         self.notes: list[str] = []
@@ -277,7 +277,7 @@ def test_a_home_that_cannot_be_written_is_one_line(
 @pytest.mark.parametrize("given", ["x" * 5000, "~nobody-of-this-name/x"])
 def test_a_home_that_is_no_path_is_one_line(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITATTACK_HOME", given)
-    with pytest.raises(UsageError, match="VITATTACK_HOME '.*' is no path here .*: correct it") as caught:
+    with pytest.raises(UsageError, match="VITATTACK_HOME '.*' cannot be a path .*: correct it") as caught:
         cache.pin_file()
     assert len(str(caught.value)) < 300
 

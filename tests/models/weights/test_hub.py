@@ -29,10 +29,10 @@ from vitattack.models.weights import cache
 from vitattack.models.weights import fetch
 from vitattack.models.zoo import load as zoo
 from vitattack.models.weights.sources import Weights
-from vitattack.core.progress import Watch
+from vitattack.core.progress import Listener
 from vitattack import data
 
-class Heard(Watch):
+class Heard(Listener):
     bytes = []
     def progress(self, what, done, total):
         self.bytes.append([what, done, total])

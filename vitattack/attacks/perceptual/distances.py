@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import offline
+from vitattack.core.files import offline_variable
 
 BACKBONE = "alexnet-owt-7be5be79.pth"  # the file torchvision fetches for the trunk of LPIPS
 SMALLEST = 31  # px that its trunk leaves something of
@@ -57,8 +57,8 @@ def lpips_model() -> nn.Module:
     """LPIPS on AlexNet (Zhang et al., CVPR 2018); its trunk is fetched by torchvision, once."""
     import lpips
 
-    if offline() and not backbone_file().exists():
-        raise UsageError(f"{offline()}: LPIPS needs {BACKBONE} in {backbone_file().parent}")
+    if offline_variable() and not backbone_file().exists():
+        raise UsageError(f"{offline_variable()}: LPIPS needs {BACKBONE} in {backbone_file().parent}")
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())  # the download is announced there
         with warnings.catch_warnings(), quiet, torch.random.fork_rng(devices=[]):  # layers are drawn, then overwritten

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import dump, file_sha256, write_atomically
+from vitattack.core.files import file_sha256, json_text, try_lock, write_atomically
 from vitattack.records.store import Locked
 
 NAMES = re.compile(r"[a-z]+(\.shard-\d+-of-\d+)?\.jsonl?")
@@ -61,7 +60,7 @@ class Growth:
         content = (self._folder / name).read_bytes()
         if name != "result.json":
             return content
-        return dump({**json.loads(content), "run": str(self._home)}).encode()  # where it will be
+        return json_text({**json.loads(content), "run": str(self._home)}).encode()  # where it will be
 
 
 class Copy:
@@ -74,11 +73,9 @@ class Copy:
             self._lock: IO[bytes] = (folder / self._growing[0]).open("ab")
         except OSError as error:
             raise UsageError(f"cannot write {folder} ({error.strerror}): give another folder with --out") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._lock):
             self._lock.close()
-            raise Locked(f"another process is writing {self._lock.name}: wait for it, or give another --out") from None
+            raise Locked(f"another process is writing {self._lock.name}: wait for it, or give another --out")
         if fresh:
             self._lock.truncate(0)
             # of a shard the merged file, behind whose first pass later ones may stand

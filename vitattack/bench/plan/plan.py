@@ -15,7 +15,7 @@ from vitattack.bench.plan.throughput import Rate, Rates
 from vitattack.bench.read.rows import Rows, rows
 from vitattack.bench.run import stored_cells
 from vitattack.bench.schema import Bench
-from vitattack.core.words import is_file
+from vitattack.core.words import names_a_file
 from vitattack.models.weights.cache import whereabouts
 from vitattack.models.zoo.entries import Entry, entries
 
@@ -185,7 +185,7 @@ def to_fetch(model: str) -> int | None:
     """Bytes of the weights of a model that are not on this machine; None where nobody says how many."""
     entry = entries().get(model)
     if entry is None:
-        return 0 if is_file(model) else None
+        return 0 if names_a_file(model) else None
     if whereabouts(entry.weights, entry.id) != "not cached":
         return 0
     if entry.weights is not None and entry.weights.size is not None:

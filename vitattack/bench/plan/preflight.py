@@ -70,7 +70,7 @@ def check_weights(model: str, label: str) -> None:
 
 
 def _must_fetch(entry: Entry, label: str) -> None:
-    forbidden = files.offline()
+    forbidden = files.offline_variable()
     if forbidden:
         raise UsageError(
             f"the weights of '{entry.id}' are not here and {forbidden} is set: fetch them with "
@@ -81,7 +81,7 @@ def _must_fetch(entry: Entry, label: str) -> None:
 def check_room(cells: Iterable[Cell], store: Path) -> None:
     """Room for what is to be fetched, and for a record of every sample."""
     wanted = TWICE * sum(to_fetch(model) or 0 for model in {name for cell in cells for name in needed(cell)})
-    _room(files.home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
+    _room(files.cache_home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
     _room(store, 10_000_000, "the records", "give another --out")
 
 

@@ -74,7 +74,7 @@ class Rates:
 
 def _stored() -> dict[str, dict[str, float]]:
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # measured again, then
-        content = json.loads((files.home() / FILE).read_text())
+        content = json.loads((files.cache_home() / FILE).read_text())
         found = content["rates"] if isinstance(content, dict) and content.get("schema") == 1 else {}
         return {
             str(where): {str(name): float(rate) for name, rate in rates.items() if float(rate) > 0}
@@ -85,11 +85,11 @@ def _stored() -> dict[str, dict[str, float]]:
 
 def keep(device: str, threads: int | None, rates: dict[str, float]) -> None:
     """Adds measurements to those that are kept."""
-    files.folder()
-    with files.locked("throughput"):
+    files.cache_folder()
+    with files.cache_lock("throughput"):
         known = _stored()
         known.setdefault(host(device, threads), {}).update(rates)
-        with files.whole(files.home() / FILE) as beside:
+        with files.replacing(files.cache_home() / FILE) as beside:
             beside.write_text(json.dumps({"schema": 1, "rates": known}, indent=2) + "\n")
 
 

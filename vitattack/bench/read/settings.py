@@ -10,7 +10,7 @@ from vitattack.bench.read.rows import rows
 from vitattack.bench.schema import Settings
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
-from vitattack.core.words import is_file, printable
+from vitattack.core.words import names_a_file, printable
 from vitattack.models.normalise import normaliser
 from vitattack.models.zoo.entries import Entry, entries
 from vitattack.models.zoo.renamed import refuse_former_id
@@ -44,7 +44,7 @@ def values(said: dict[str, Item], known: tuple[str, ...]) -> dict[str, Any]:
 
 
 def check_file(text: str, options: dict[str, Any]) -> None:
-    if not is_file(text):
+    if not names_a_file(text):
         raise UsageError(f"weights file '{printable(text)}' does not exist: check the path, or name a model of the zoo")
     if "like" in options:
         if options["like"] not in entries():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.bench.cells import Cell
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.files import read_json
@@ -73,7 +73,7 @@ def _weights(model: str) -> str | None:
 @remembered
 def _embedded(file: str) -> str:
     """Only what comes with the package may be remembered: other files change while a session of Python lives."""
-    return home.file_sha256(EMBEDDED / file)
+    return files.file_sha256(EMBEDDED / file)
 
 
 class Index:
@@ -101,8 +101,7 @@ class Index:
             return
         self._notes[mark] = folder
         try:
-            with (self._root / NOTES).open("a") as stream:
-                stream.write(json.dumps({"cell": mark, "folder": folder}) + "\n")
+            files.append_line(self._root / NOTES, json.dumps({"cell": mark, "folder": folder}))
         except OSError as error:
             raise UsageError(f"cannot write {self._root / NOTES} ({error.strerror}): give another --out") from error
 

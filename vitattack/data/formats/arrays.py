@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitattack.core import files as home
+from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
 
 IN_MEMORY = 1 << 29  # compressed members up to this size are unpacked in memory, larger ones once into a file
@@ -179,15 +179,15 @@ def _unpacked(path: Path, info: zipfile.ZipInfo, stream: IO[bytes], size: int) -
     """The raw array of a compressed member, unpacked once into the cache folder."""
     status = path.stat()
     mark = f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{info.filename}|{info.CRC}"
-    target = home.folder("arrays") / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.raw"
-    with home.locked(target.name):
+    target = files.cache_folder("arrays") / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.raw"
+    with files.cache_lock(target.name):
         if target.is_file() and target.stat().st_size == size:
             return target
         if shutil.disk_usage(target.parent).free < size:
             raise UsageError(
                 f"'{path}' unpacks to {size:,} bytes, more than '{target.parent}' has room for: make room there"
             )
-        with home.whole(target) as beside:
+        with files.replacing(target) as beside:
             with beside.open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 22)
             if beside.stat().st_size != size:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.words import plain
+from vitattack.core.words import safe_file_name
 from vitattack.models.weights import hub
 from vitattack.models.weights.sources import Weights, typed
 
@@ -32,7 +32,7 @@ class Pin:
 
 
 def pin_file() -> Path:
-    return files.home() / LOCK_FILE
+    return files.cache_home() / LOCK_FILE
 
 
 def pins() -> dict[str, Pin]:
@@ -49,13 +49,13 @@ def pins() -> dict[str, Pin]:
 
 def pin(name: str, made: Pin) -> None:
     """Keep a hash; one that is there stays."""
-    files.folder()
-    with files.locked("lock file"):
+    files.cache_folder()
+    with files.cache_lock("lock file"):
         known = pins()
         if name in known:
             return
         content = {"schema": 1, "weights": {key: asdict(value) for key, value in {**known, name: made}.items()}}
-        with files.whole(pin_file()) as beside:
+        with files.replacing(pin_file()) as beside:
             beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -104,11 +104,11 @@ def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    files.folder("weights")
+    files.cache_folder("weights")
     path = _place(name)
     _note_file(path).unlink(missing_ok=True)
     try:
-        with files.whole(path) as beside:
+        with files.replacing(path) as beside:
             # Tied tensors become two: safetensors keeps no shared storage, and a state dict names both.
             save_file({key: tensor.clone().contiguous() for key, tensor in state.items()}, beside)
     except SafetensorError as error:
@@ -122,7 +122,7 @@ def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str
         "sha256": files.file_sha256(path),
         "date": now(),
     }
-    with files.whole(_note_file(path)) as beside:
+    with files.replacing(_note_file(path)) as beside:
         beside.write_text(json.dumps(note, indent=2) + "\n")
     return path
 
@@ -158,13 +158,13 @@ def whereabouts(weights: Weights | None, name: str) -> str:
 
 def names() -> list[str]:
     """The names whose converted weights are in the cache."""
-    folder = files.home() / "weights"
+    folder = files.cache_home() / "weights"
     notes = [_note(path) for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     return sorted(str(note["name"]) for note in notes if "name" in note)
 
 
 def _place(name: str) -> Path:
-    return files.home() / "weights" / (plain(name) + ".safetensors")
+    return files.cache_home() / "weights" / (safe_file_name(name) + ".safetensors")
 
 
 def _note_file(path: Path) -> Path:

@@ -7,11 +7,10 @@ from pathlib import Path
 from torch import Tensor
 
 from vitattack.core import files
-from vitattack.core import progress as watch
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.progress import Watch
-from vitattack.core.words import plain
+from vitattack.core.progress import Listener, current_listener, listening
+from vitattack.core.words import safe_file_name
 from vitattack.models.weights import cache, hub
 from vitattack.models.weights.download import download
 from vitattack.models.weights.safe_load import CouldRunCode
@@ -25,7 +24,7 @@ def state(
     *,
     name: str,
     offline: bool | None = None,
-    progress: Watch | None = None,
+    progress: Listener | None = None,
     unsafe: bool = False,
 ) -> dict[str, Tensor]:
     """The named tensors of the entry `name`. `offline` is read from the environment unless it is given.
@@ -33,7 +32,7 @@ def state(
     The file must have the size and sha256 of the entry; where the entry has none, those of its first download, which
     are kept in the user's lock file. What is not safetensors is converted once. `unsafe` unpickles what could run code.
     """
-    with watch.watching(progress or watch.current()):
+    with listening(progress or current_listener()):
         path, keys = _path(weights, name, offline, unsafe)
         content = parse_checkpoint(path, name=path.name, unsafe=unsafe and keys is not None)
         found = tensors(content, path.name, keys)
@@ -55,7 +54,7 @@ def origin(weights: Weights, name: str) -> dict[str, str | None]:
 
 def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tuple[Path, tuple[str, ...] | None]:
     """The checked file, and the keys its tensors are still under; None for a file whose tensors lie on top."""
-    why = "offline is set" if offline else files.offline() if offline is None else None
+    why = "offline is set" if offline else files.offline_variable() if offline is None else None
     failed: list[str] = []
     only_absent = True
     kept = cache.converted(weights, name)
@@ -68,12 +67,12 @@ def _path(weights: Weights, name: str, offline: bool | None, unsafe: bool) -> tu
             failed.append(f"{source.text}: {error}")
             only_absent &= isinstance(error, hub.Absent)
             if source != weights.sources[-1] and not isinstance(error, hub.Absent):
-                watch.current().note(f"{name}: {failed[-1]}; trying the next source")
+                current_listener().note(f"{name}: {failed[-1]}; trying the next source")
     if why is not None and only_absent:
         there = ", ".join(cache.names()) or "nothing"
         raise UsageError(
             f"'{name}' is not cached and {why} forbids the network (cached: {there}): "
-            f"run 'vitattack models pull {name}' where there is one, with VITATTACK_HOME={files.home()}"
+            f"run 'vitattack models pull {name}' where there is one, with VITATTACK_HOME={files.cache_home()}"
         )
     where = "" if len(failed) == 1 else f" from any of {len(failed)} sources"
     raise UsageError(f"cannot get the weights of '{name}'{where}: {'; '.join(failed)}")
@@ -94,7 +93,7 @@ def _from(
         cache.verify(path, weights, name)
         return path, weights.weights_key
     found = hub.resolve(source)
-    with files.locked(name, lambda: watch.current().note(f"{name}: another process is fetching it, waiting")):
+    with files.cache_lock(name, lambda: current_listener().note(f"{name}: another process is fetching it, waiting")):
         kept = cache.converted(weights, name)
         if kept is not None:
             return kept, None
@@ -120,11 +119,11 @@ def _from_hub(
 
 
 def _from_web(source: Source, there: Source, weights: Weights, name: str, offline: bool, unsafe: bool) -> Path:
-    file = files.folder("downloads") / plain(f"{name} {source.text}")
+    file = files.cache_folder("downloads") / safe_file_name(f"{name} {source.text}")
     called = name if there.kind in ("gdrive", "nextcloud") else there.where.split("?")[0].rpartition("/")[2]
 
     def told(done: int, total: int | None) -> None:
-        watch.current().progress(name, done, total or weights.size)
+        current_listener().progress(name, done, total or weights.size)
 
     try:
         if not file.is_file():  # one that could run code and waits for --unsafe-pickle

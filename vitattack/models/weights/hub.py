@@ -12,8 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from vitattack.core import files as home
-from vitattack.core import progress
+from vitattack.core import files, progress
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
@@ -83,7 +82,7 @@ def offline_if_asked() -> Iterator[None]:
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or home.offline() is not None or unreachable() is not None
+    constants.HF_HUB_OFFLINE = before or files.offline_variable() is not None or unreachable() is not None
     try:
         yield
     finally:
@@ -138,7 +137,7 @@ def _progress() -> dict[str, Any]:
         disable_progress_bars()
         return {}
 
-    told = progress.current()
+    told = progress.current_listener()
 
     class Told(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **settings: Any) -> None:

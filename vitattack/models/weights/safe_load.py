@@ -91,7 +91,7 @@ def parse(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[
         if not unsafe:
             raise
         named = printable(_words(strange_names(path, kind)), 300) or "things that hide their names"
-        progress.current().warn(
+        progress.current_listener().warn(
             f"--unsafe-pickle: '{name}' is unpickled without restrictions and could run code: {named}"
         )
         content = _unpickled(path, name, kind, unsafe=True)

@@ -18,7 +18,7 @@ import yaml
 
 from vitattack.core.assets import ZOO_FILE
 from vitattack.core.errors import UsageError
-from vitattack.core.files import home
+from vitattack.core.files import cache_home
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.models.normalise import NORMALISERS, sound
@@ -120,7 +120,7 @@ def search(text: str, dataset: str | None = None) -> list[Entry]:
 
 def user_file() -> Path:
     """The user's own zoo, which `vitattack models add` writes."""
-    return home() / "models.yaml"
+    return cache_home() / "models.yaml"
 
 
 @cache

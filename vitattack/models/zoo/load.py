@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.registry import did_you_mean, resembles
+from vitattack.core.registry import close_matches, did_you_mean
 from vitattack.models.architectures.build import build
 from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
 from vitattack.models.victim import Victim, probe
@@ -79,7 +79,7 @@ def load(text: str, device: torch.device, options: FileOptions = FileOptions()) 
 
 def _unknown(text: str, known: Sequence[str]) -> str:
     """A word that is no model and near none may be an attack with a typo: both stand in one list on a command line."""
-    if not resembles(text, known) and resembles(text, ATTACKS):
+    if not close_matches(text, known) and close_matches(text, ATTACKS):
         return did_you_mean("model or attack", text, ATTACKS)
     return did_you_mean("model", text, known)
 

@@ -59,12 +59,12 @@ def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
     item = _item(name, _source(source), options, about)
     entry = entry_of(item, f"model '{name}'")
     from_entry(entry, unsafe_pickle=options.unsafe_pickle)
-    files.folder()
-    with files.locked("user zoo"):
+    files.cache_folder()
+    with files.cache_lock("user zoo"):
         path = user_file()
         before = path.read_text() if path.is_file() else START
         written = yaml.safe_dump([item], sort_keys=False, allow_unicode=True, width=120)
-        with files.whole(path) as beside:
+        with files.replacing(path) as beside:
             beside.write_text(before.rstrip("\n") + "\n\n" + "".join(f"  {line}\n" for line in written.splitlines()))
             if not _holds(beside, name):
                 raise UsageError(f"'{path}' is not laid out as it was written: append the model there by hand")

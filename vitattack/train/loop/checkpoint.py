@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,31 +12,21 @@ from typing import Any
 import torch
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import is_full
+from vitattack.core.files import is_disk_full, replace_content
 
 FORMAT = 1
 
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """All of it or nothing: beside the file first, flushed to the disk, then in its place."""
-    beside = path.with_name(f".{path.name}.tmp")
     try:
-        with beside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_content(path, content)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         reason = error.strerror or type(error).__name__
         fix = (
-            "free some space and run the same command to go on" if is_full(error) else "give another folder with --out"
+            "free some space and run the same command to go on"
+            if is_disk_full(error)
+            else "give another folder with --out"
         )
         raise VitattackError(f"cannot write {path} ({reason}), what was stored before is still there: {fix}") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import write_atomically
+from vitattack.core.files import append_line, write_atomically
 from vitattack.core.registry import did_you_mean
 
 # Tracker -> the module it needs and the package that has it.
@@ -83,8 +83,7 @@ def _append(path: Path, row: Row) -> None:
     from vitattack.core.errors import VitattackError
 
     try:
-        with path.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+        append_line(path, json.dumps(row))
     except OSError as error:
         raise VitattackError(
             f"cannot write {path} ({error.strerror}): free some space and run the same command to go on"

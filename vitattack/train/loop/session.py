@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.files import dump, file_sha256, write_atomically
+from vitattack.core.files import file_sha256, json_text, write_atomically
 from vitattack.evaluation.provenance import machine
 from vitattack.models.attention.baked_scales import adapters_of
 from vitattack.train.data.streams import Data
@@ -189,7 +189,7 @@ class Keeper(Observer):
             "hours": round(self._seconds() / 3600, 4),
             "provenance": {"threads": torch.get_num_threads(), **machine(self.team.device)},
         }
-        write_atomically(self.folder / "result.json", dump(result))
+        write_atomically(self.folder / "result.json", json_text(result))
 
     def _rank(self, row: Row) -> tuple[float, float]:
         if self.by == "loss":

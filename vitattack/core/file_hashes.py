@@ -1,0 +1,71 @@
+"""Hashes of files, remembered in the cache folder while path, size, modification time and inode stay the same.
+
+Each file has a note of its own, replaced atomically, so concurrent processes need no lock. As in git, a note is not
+written for a file modified within the last two seconds: a later change might carry the same timestamp.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vitattack.core.errors import UsageError
+from vitattack.core.files import cache_folder, cache_home, file_sha256, json_text, read_json, replace_content
+
+SETTLED_AFTER_NS = 2_000_000_000
+FOLDER = "file-hashes"
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What must stay the same for a file to count as unchanged."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        """The present state of a file; symbolic links are followed."""
+        status = path.stat()
+        return cls(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def remembered_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, hashed again only if the file has changed since it was hashed last.
+
+    To verify a download, or a file somebody may have tampered with, use `files.file_sha256`.
+    """
+    state = FileState.of(path)
+    known = _noted(state)
+    if known is not None:
+        return known
+    started = time.time_ns()
+    digest = file_sha256(path)
+    settled = started - state.mtime_ns > SETTLED_AFTER_NS
+    if settled and FileState.of(path) == state:
+        _note(state, digest)
+    return digest
+
+
+def _note_file(state: FileState) -> Path:
+    return cache_home() / FOLDER / f"{hashlib.sha256(os.fsencode(state.path)).hexdigest()[:32]}.json"
+
+
+def _noted(state: FileState) -> str | None:
+    note = read_json(_note_file(state))
+    if note is None or note.get("state") != asdict(state):
+        return None
+    digest = note.get("sha256")
+    return digest if isinstance(digest, str) and len(digest) == 64 else None
+
+
+def _note(state: FileState, digest: str) -> None:
+    with suppress(OSError, UsageError):  # a cache that cannot be written only costs time
+        cache_folder(FOLDER)
+        replace_content(_note_file(state), json_text({"state": asdict(state), "sha256": digest}).encode())
