@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor
 
 from tests.conftest import batch, linear_victim, toy_pictures
@@ -22,15 +24,28 @@ from vitattack.threats.lp import LpBall
 
 THREATS = {"linf": parse_threat("linf:8/255"), "l2": parse_threat("l2:0.5"), "spatial": parse_threat("spatial")}
 Images = tuple[Tensor, Tensor]
-every_attack = pytest.mark.parametrize("name", ATTACKS)
+# Attacks of other packages are skipped where the package is not installed.
+PACKAGES = {"torchattacks": "torchattacks", "autoattack_ref": "pyautoattack"}
+MISSING = {name: package for name, package in PACKAGES.items() if find_spec(package) is None}
+
+
+def case(name: str, *values: Threat) -> ParameterSet:
+    """One parameter set, skipped if the attack's package is missing."""
+    skip = pytest.mark.skipif(name in MISSING, reason=f"{MISSING.get(name)} is not installed")
+    return pytest.param(name, *values, marks=skip)
+
+
+every_attack = pytest.mark.parametrize("name", [case(name) for name in ATTACKS])
 # Attacks through attention refuse models without any.
 ANY_MODEL = [name for name in ATTACKS if not ATTACKS[name].needs_attention]
-any_model = pytest.mark.parametrize("name", ANY_MODEL)
+any_model = pytest.mark.parametrize("name", [case(name) for name in ANY_MODEL])
 
 
 def under_its_threats(names: Iterable[str]) -> pytest.MarkDecorator:
     """Each name with each threat that it and what its quick form holds are defined for."""
-    cases = [(name, threat) for name in names for threat in THREATS.values() if fits(name, threat)]
+    cases = [
+        case(name, threat) for name in names for threat in THREATS.values() if name in MISSING or fits(name, threat)
+    ]
     return pytest.mark.parametrize(("name", "threat"), cases, ids=lambda value: str(value))
 
 
@@ -155,7 +170,7 @@ def test_text_and_pickle_round_trips(name: str, threat: Threat) -> None:
     assert hash(attack) == hash(attack_text.build(text, threat))
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if set(LP) & set(ATTACKS[name].kinds)])
+@pytest.mark.parametrize("name", [case(name) for name in ATTACKS if set(LP) & set(ATTACKS[name].kinds)])
 def test_without_a_budget_nobody_is_fooled(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
     for norm in (norm for norm in LP if norm in ATTACKS[name].kinds):

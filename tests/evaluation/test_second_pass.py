@@ -117,7 +117,7 @@ def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -
     assert due(attack, JOB, [record(0, spent=100)], 1) is None  # 15 % of that pays for nothing
 
 
-@pytest.mark.parametrize(("population", "probed"), itertools.product([1, 5, 12], [1, 2, 5]))
+@pytest.mark.parametrize(("population", "probed"), list(itertools.product([1, 5, 12], [1, 2, 5])))
 def test_the_bound_is_the_exact_hypergeometric_one(population: int, probed: int) -> None:
     """Counted over all samples that could have been drawn."""
     if probed > population:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from pyautoattack.fab_pt import FABAttack_PT
 from torch import Tensor
 
 from vitattack.attacks import attack_text
@@ -17,6 +16,7 @@ from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo import load as zoo
 from vitattack.threats.lp import LpBall
 
+FABAttack_PT = pytest.importorskip("pyautoattack.fab_pt").FABAttack_PT
 EPS = {"linf": 8 / 255, "l2": 0.5}
 THEIRS = {"linf": "Linf", "l2": "L2"}
 

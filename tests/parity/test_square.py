@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pyautoattack.square import SquareAttack
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
@@ -13,6 +12,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.models.victim import frozen
 from vitattack.threats.lp import LpBall
 
+SquareAttack = pytest.importorskip("pyautoattack.square").SquareAttack
 QUERIES, N = 500, 8
 EPS = {"linf": 3 / 255, "l2": 0.5}
 THEIRS = {"linf": "Linf", "l2": "L2"}

@@ -49,7 +49,7 @@ def builds() -> Iterator[Entry]:
             yield entry
 
 
-@pytest.mark.parametrize("entry", builds(), ids=lambda entry: entry.id)
+@pytest.mark.parametrize("entry", list(builds()), ids=lambda entry: entry.id)
 def test_it_is_built_at_full_shape(entry: Entry) -> None:
     with torch.device("meta"):
         victim = zoo.victim_of(entry)
