@@ -58,6 +58,17 @@ def test_mcnemar_against_the_enumerated_binomial() -> None:
     assert stats.mcnemar(records("rrf"), records("rrf")).p_value == 1.0
 
 
+@pytest.mark.parametrize(("only_first", "only_second"), [(0, 1), (3, 3), (2, 19), (140, 97), (700, 400)])
+def test_wilson_and_mcnemar_against_scipy(only_first: int, only_second: int) -> None:
+    reference = pytest.importorskip("scipy.stats")
+    n = only_first + only_second
+    test = reference.binomtest(only_first, n, 0.5)
+    paired = stats.mcnemar(records("r" * only_first + "f" * only_second), records("f" * only_first + "r" * only_second))
+    assert paired.p_value == pytest.approx(test.pvalue, rel=1e-12)
+    interval = test.proportion_ci(confidence_level=0.95, method="wilson")
+    assert stats.wilson(only_first, n) == pytest.approx((interval.low, interval.high), rel=1e-12, abs=1e-15)
+
+
 def test_shares_differ_beyond_chance() -> None:
     # 3.29 standard errors of 0.5 against 0.5 at n = 100 each are 0.2327
     assert not stats.differ(stats.share(61, 100), stats.share(39, 100))

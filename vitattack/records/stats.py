@@ -26,6 +26,7 @@ class Accuracy(NamedTuple):
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
     """The Wilson score interval of a share, 95 %."""
+    # Closed form: scipy.stats would change last digits in stored files, and takes longer to import than a stored run to print.
     if n == 0:
         return 0.0, 1.0
     p, z2 = correct / n, Z95 * Z95
@@ -116,7 +117,8 @@ def mcnemar(first: Sequence[SampleRecord], second: Sequence[SampleRecord]) -> Pa
     pairs = [(r.status == "robust", other[r.index]) for r in first if r.index in other]
     a, b = sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
     discordant = a + b
-    ways, term = 0, 1  # term runs through the binomial coefficients; exact, since integers do not round
+    # Exact in integers, where scipy.stats.binomtest rounds (by up to 1e-14 of p) and refuses two runs without a difference.
+    ways, term = 0, 1  # term runs through the binomial coefficients
     for k in range(min(a, b) + 1):
         ways += term
         term = term * (discordant - k) // (k + 1)

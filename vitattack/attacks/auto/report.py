@@ -102,6 +102,7 @@ class AutoReport:
 
 def most_fragile(population: int, probed: int) -> int:
     """The most fragile samples a population can hold if not one of those probed was: at 95 % confidence, exactly."""
+    # In integers: scipy.stats.hypergeom rounds and misses bounds at exactly 5 %, such as 19 probed of 25.
     ways = comb(population, probed)
     fragile = 0
     while fragile < population - probed and 20 * comb(population - fragile - 1, probed) >= ways:
