@@ -1,4 +1,4 @@
-"""`vitattack bench FILE.yaml`."""
+"""`vitattack bench`: list, plan or run benchmarks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import click
 from .options import option, output_options, store_options, together
 
 if TYPE_CHECKING:
-    from vitattack.bench.cells import Cell
-    from vitattack.bench.executors.base import Executor
-    from vitattack.bench.run.run import Matrix
-    from vitattack.bench.schema import Bench
+    from vitattack.bench.executors.executor import Executor
+    from vitattack.bench.options import BenchOptions
+    from vitattack.bench.run.results import BenchmarkResult
+    from vitattack.bench.schema import Benchmark
+
+RAY_OPTIONS = ("address", "num_cpus", "num_gpus", "shared_store")
 
 
 @click.command(
     "bench",
     epilog="""\b
 Examples:
-  vitattack bench                                  the benchmarks there are
-  vitattack bench demo                             the embedded models, minutes on a laptop
+  vitattack bench                                  list the shipped benchmarks
+  vitattack bench demo                             on the embedded models, minutes on a laptop
   vitattack bench robustbench-imagenet --plan --throughput 20T
   vitattack bench my.yaml --plan --calibrate       hours on this machine
   vitattack bench my.yaml --only 'tiny-*' --skip autoattack --jobs 2
@@ -36,65 +38,78 @@ Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 1
 """,
 )
 @click.argument("file", required=False)
-@option("--plan", "only_plan", is_flag=True, help="Print what the cells would take, and run nothing.")
-@option("--calibrate", is_flag=True, help="With --plan: measure this machine on every model first, and remember it.")
-@option("--throughput", metavar="FLOPS", help="With --plan: FLOPs per second to count with, such as 20T or 300G.")
+@option("--plan", "only_plan", is_flag=True, help="Print what the cells would cost, and run nothing.")
+@option("--calibrate", is_flag=True, help="With --plan: measure every model on this machine first, and remember it.")
+@option("--throughput", metavar="FLOPS", help="With --plan: assumed FLOPs per second, such as 20T or 300G.")
 @option(
-    "--only", multiple=True, metavar="PATTERN", help="Only cells that fit: MODEL/ATTACK/THREAT/SEED or a part, with *."
+    "--only", multiple=True, metavar="PATTERN", help="Only matching cells: MODEL/ATTACK/THREAT/SEED or a part, with *."
 )
-@option("--skip", multiple=True, metavar="PATTERN", help="All cells but those that fit.")
-@option("--executor", type=click.Choice(("local", "ray")), default="local", help="Who runs the cells.")
+@option("--skip", multiple=True, metavar="PATTERN", help="Leave out matching cells.")
+@option("--executor", type=click.Choice(("local", "ray")), default="local", help="Where cells run.")
 @option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine, or Ray workers; default: one.")
-@option("--address", metavar="auto|ray://...", help="A Ray cluster that is there; default: one of this machine alone.")
+@option("--address", metavar="auto|ray://...", help="An existing Ray cluster; default: a new one on this machine.")
 @option("--num-cpus", type=click.FloatRange(0, 1024), help="CPUs of a Ray task; default: its threads.")
-@option("--num-gpus", type=click.FloatRange(0, 64), help="GPUs of a Ray task; default: one where there are any.")
-@option("--shared-store", is_flag=True, help="Ray workers write the records: all of them see --out at the same path.")
-@option("--shards", type=click.IntRange(1, 4096), default=1, help="Cut every cell into N parts that run side by side.")
+@option("--num-gpus", type=click.FloatRange(0, 64), help="GPUs of a Ray task; default: one if the cluster has any.")
+@option(
+    "--shared-store", is_flag=True, help="Ray workers write the records; needs --out at the same path on all of them."
+)
+@option(
+    "--shards", type=click.IntRange(1, 4096), default=1, help="Split every cell into N parts that may run side by side."
+)
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
-@option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the data sets' files.")
-@option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Also write every form of the result there.")
+@option("--data-dir", type=click.Path(file_okay=False), help="Folder with the data sets' files.")
+@option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Also write the results there, in every form.")
 @together(store_options, output_options)
 def command(
     file: str | None,
     only_plan: bool,
     calibrate: bool,
     throughput: str | None,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
     save: str | None,
-    out: str,
-    data_dir: str | None,
-    device: str,
     as_json: bool,
     form: str,
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Run a matrix of models, attacks, threats and seeds from FILE, beside the numbers others published."""
-    from vitattack.bench.schema import read
+    """Run the models, attacks, threats and seeds of FILE, and compare them with published numbers."""
+    from vitattack.bench.read.benchmark_file import read_benchmark
 
     form = "json" if as_json else form
+    _check_combination(only_plan, calibrate, throughput, save)
+    if file is None:
+        _list(form)
+        return
+    bench = read_benchmark(file)
+    if only_plan:
+        _plan(bench, _bench_options(given), calibrate, throughput, form, quiet)
+        return
+    executor = _executor(given)
+    if save is not None:
+        _check_folder(Path(save))  # now, rather than after hours
+    results = _run(bench, _bench_options(given), executor, quiet, local=given["executor"] == "local")
+    _show(results, form, save)
+    if results.interrupted:
+        click.echo("vitattack: interrupted: finished batches are stored; run the same command to go on", err=True)
+    click.get_current_context().exit(results.exit_code)
+
+
+def _check_combination(only_plan: bool, calibrate: bool, throughput: str | None, save: str | None) -> None:
     if not only_plan and (calibrate or throughput):
         raise click.UsageError("--calibrate and --throughput are for prices: add --plan")
     if calibrate and throughput:
         raise click.UsageError("--calibrate measures what --throughput states: give one")
     if only_plan and save is not None:
         raise click.UsageError("--save is for results: drop it, or write the plan with --plan --json > FILE")
-    if file is None:
-        _list(form)
-        return
-    bench = read(file)
-    if only_plan:
-        _plan(bench, only, skip, calibrate, throughput, Path(out), data_dir, device, given["fresh"], form, quiet)
-        return
-    executor = _executor(given)
-    if save is not None:
-        _check_folder(Path(save))  # not after hours
-    matrix = _run(bench, executor, only, skip, Path(out), data_dir, device, given, quiet)
-    _show(matrix, form, save)
-    if matrix.interrupted:
-        click.echo("vitattack: interrupted: finished batches are stored; run the same command to go on", err=True)
-    click.get_current_context().exit(matrix.exit_code)
+
+
+def _bench_options(given: dict[str, Any]) -> BenchOptions:
+    """The options of the command that `BenchOptions` has a field for."""
+    from dataclasses import fields
+
+    from vitattack.bench.options import BenchOptions
+
+    values = {**given, "store": Path(given["out"])}
+    return BenchOptions(**{field.name: values[field.name] for field in fields(BenchOptions)})
 
 
 def _check_folder(folder: Path) -> None:
@@ -107,13 +122,13 @@ def _check_folder(folder: Path) -> None:
 
 
 def _list(form: str) -> None:
-    from vitattack.bench.schema import read, shipped
+    from vitattack.bench.read.benchmark_file import read_benchmark, shipped_benchmarks
     from vitattack.core.table import Table
 
     from .output import show
 
-    found = [read(name) for name in shipped()]
-    rows = [(bench.name, len(bench.models), len(bench.attacks), bench.data, bench.title) for bench in found]
+    benches = [read_benchmark(name) for name in shipped_benchmarks()]
+    rows = [(bench.name, len(bench.models), len(bench.attacks), bench.data, bench.title) for bench in benches]
     texts = [tuple(map(str, row)) for row in rows]
     table = Table("benchmarks", ("name", "models", "attacks", "data", "what"), texts, left=1, whole=True)
     keys = ("name", "models", "attacks", "data", "title")
@@ -121,127 +136,79 @@ def _list(form: str) -> None:
 
 
 def _plan(
-    bench: Bench,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    calibrate: bool,
-    throughput: str | None,
-    store: Path,
-    data_dir: str | None,
-    device: str,
-    fresh: bool,
-    form: str,
-    quiet: bool,
+    bench: Benchmark, options: BenchOptions, calibrate: bool, throughput: str | None, form: str, quiet: bool
 ) -> None:
     from vitattack.bench.cells import cells
-    from vitattack.bench.plan import throughput as rates
-    from vitattack.bench.plan.plan import plan
-    from vitattack.report.plan import flops, table
+    from vitattack.bench.plan import throughput as measuring
+    from vitattack.bench.plan.cost import plan_benchmark
+    from vitattack.report.bench_plan import format_flops, plan_table
 
     from .output import show
 
-    stated = rates.parse(throughput) if throughput else None
+    stated = measuring.parse_flops(throughput) if throughput else None
     if calibrate:
-        for name, rate in rates.calibrate(cells(bench, only, skip), device):
+        for name, rate in measuring.calibrate(cells(bench, options.only, options.skip), options.device):
             if not quiet:
-                click.echo(f"{name}: {flops(rate)} FLOPs per second", err=True)
-    found = plan(
-        bench, only=only, skip=skip, throughput=stated, store=store, data_dir=data_dir, device=device, fresh=fresh
-    )
-    show(table(found), found.json(), form)
+                click.echo(f"{name}: {format_flops(rate)} FLOPs per second", err=True)
+    plan = plan_benchmark(bench, options, stated)
+    show(plan_table(plan), plan.json(), form)
 
 
 def _executor(given: dict[str, Any]) -> Executor:
-    jobs, address = given["jobs"], given["address"]
-    of_ray = ("address", "num_cpus", "num_gpus", "shared_store")
+    jobs = given["jobs"]
     if given["executor"] == "ray":
-        from vitattack.bench.executors.ray_cluster import OnRay
+        from vitattack.bench.executors.ray_cluster import RayExecutor
 
-        shared = given["shared_store"]
-        return OnRay(address, jobs, given["num_cpus"], given["num_gpus"], "workers" if shared else "driver")
-    asked = next((key for key in of_ray if given[key] not in (None, False)), None)
-    if asked:
-        raise click.UsageError(f"--{asked.replace('_', '-')} is for Ray: add --executor ray")
+        return RayExecutor(
+            given["address"],
+            jobs,
+            cpus=given["num_cpus"],
+            gpus=given["num_gpus"],
+            writers="workers" if given["shared_store"] else "driver",
+        )
+    for_ray = next((key for key in RAY_OPTIONS if given[key] not in (None, False)), None)
+    if for_ray:
+        raise click.UsageError(f"--{for_ray.replace('_', '-')} is for Ray: add --executor ray")
     if jobs is None or jobs == 1:
-        from vitattack.bench.executors.base import Serial
+        from vitattack.bench.executors.executor import SerialExecutor
 
-        return Serial()
-    from vitattack.bench.executors.processes import Processes
+        return SerialExecutor()
+    from vitattack.bench.executors.processes import ProcessExecutor
 
-    return Processes(jobs)
+    return ProcessExecutor(jobs)
 
 
-def _run(
-    bench: Bench,
-    executor: Executor,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    store: Path,
-    data_dir: str | None,
-    device: str,
-    given: dict[str, Any],
-    quiet: bool,
-) -> Matrix:
-    from vitattack.bench.run.run import run
+def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: bool, *, local: bool) -> BenchmarkResult:
+    from vitattack.bench.run.run_benchmark import missing_cells, run_benchmark
 
-    from .benching import Board
+    from .bench_progress import ProgressBar
 
-    missing = _missing(bench, only, skip, store, data_dir, device, given["fresh"])
+    missing = missing_cells(bench, options)
     if missing:
-        from vitattack.bench.plan.preflight import check
+        from vitattack.bench.plan.preflight import check_run
 
         from .signals import catch_sigterm
 
-        if given["executor"] == "local":  # the devices of a cluster are seen by its workers
+        if local:  # only its workers see the devices of a cluster
             from vitattack.core.runtime import resolve_device
 
-            resolve_device(device)
-        check(bench, missing, store=store, data_dir=data_dir)
+            resolve_device(options.device)
+        check_run(bench, missing, options)
         catch_sigterm()
-    with Board(quiet) as board:
-        return run(
-            bench,
-            executor,
-            store=store,
-            only=only,
-            skip=skip,
-            data_dir=data_dir,
-            device=device,
-            shards=given["shards"],
-            fresh=given["fresh"],
-            progress=board,
-        )
+    with ProgressBar(quiet) as progress:
+        return run_benchmark(bench, options, executor, progress)
 
 
-def _missing(
-    bench: Bench,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    store: Path,
-    data_dir: str | None,
-    device: str,
-    fresh: bool,
-) -> tuple[Cell, ...]:
-    """The cells that are not known to be stored."""
-    from vitattack.bench.cells import cells
-    from vitattack.bench.run import stored_cells
-
-    notes = stored_cells.Index(store)
-    runnable = [cell for cell in cells(bench, only, skip) if cell.runnable]
-    return tuple(
-        cell for cell in runnable if fresh or notes.find(stored_cells.fingerprint(cell, data_dir, device)) is None
-    )
-
-
-def _show(matrix: Matrix, form: str, save: str | None) -> None:
-    from vitattack.report import bench as report
+def _show(results: BenchmarkResult, form: str, save: str | None) -> None:
+    from vitattack.report.bench_files import bench_json, number_table, save_bench
+    from vitattack.report.bench_tables import bench_tables
 
     from .output import show, terminal_width
 
     if save is not None:
-        for path in report.save(matrix, Path(save)):
+        for path in save_bench(results, Path(save)):
             click.echo(f"written: {path}", err=True)
     if form == "csv":
-        click.echo(report.numbers(matrix).csv(), nl=False)
+        click.echo(number_table(results).csv(), nl=False)
         return
-    show(report.tables(matrix, terminal_width() if form == "table" else None), report.content(matrix), form)
+    show(bench_tables(results, terminal_width() if form == "table" else None), bench_json(results), form)

@@ -19,16 +19,17 @@ import torch
 from measure import arguments, conditions, median
 
 from vitattack.bench.cells import Cell
-from vitattack.bench.executors.base import Executor, Progress, Serial
-from vitattack.bench.executors.ray_cluster import OnRay
-from vitattack.bench.run.run import run_cells
+from vitattack.bench.executors.executor import BenchProgress, Executor, SerialExecutor
+from vitattack.bench.executors.ray_cluster import RayExecutor
+from vitattack.bench.options import BenchOptions
+from vitattack.bench.run.run_benchmark import run_cells
 from vitattack.bench.run.tasks import Task
-from vitattack.bench.schema import Settings
+from vitattack.bench.schema import CellSettings
 
 JOBS = 8
 
 
-class FirstBatch(Progress):
+class FirstBatch(BenchProgress):
     """When the first batch was there."""
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ def cells(model: str, attack: str, images: int, threads: int) -> tuple[Cell, ...
             threat="linf:8/255",
             seed=seed,
             data=f"cifar10-demo[:{images}]",
-            settings=Settings(batch_size=50, threads=threads),
+            settings=CellSettings(batch_size=50, threads=threads),
         )
         for seed in range(JOBS)
     )
@@ -60,10 +61,11 @@ def timed(executor: Executor, batch: tuple[Cell, ...]) -> tuple[float, float, li
     with tempfile.TemporaryDirectory() as store:
         first = FirstBatch()
         began = time.perf_counter()
-        found, _ = run_cells(batch, executor, Path(store), device="cpu", progress=first)
+        results, _ = run_cells(batch, BenchOptions(store=Path(store), device="cpu"), executor, first)
         seconds = time.perf_counter() - began
-        assert all(each.status == "ok" for each in found), [each.error for each in found]
-        lines = [line for each in found for line in (each.folder / "samples.jsonl").read_bytes().splitlines()]
+        assert all(result.status == "ok" for result in results), [result.error for result in results]
+        folders = [result.folder for result in results if result.folder is not None]
+        lines = [line for folder in folders for line in (folder / "samples.jsonl").read_bytes().splitlines()]
         return seconds, (first.at or began) - began, sorted(lines)
 
 
@@ -81,8 +83,8 @@ def main() -> None:
     print(f"{JOBS} jobs: {args.model}, {args.attack}, {args.images} images, {args.workers} Ray workers")
     ratios = []
     for _ in range(args.rounds):
-        alone, _, expected = timed(Serial(), batch)
-        together, started, records = timed(OnRay(jobs=args.workers), batch)
+        alone, _, expected = timed(SerialExecutor(), batch)
+        together, started, records = timed(RayExecutor(jobs=args.workers), batch)
         assert records == expected, "the records differ"
         ratios.append(alone / together)
         print(f"serial: {alone:.1f} s")

@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitattack.attacks.auto.attack import BLOCK
-from vitattack.bench import schema
-from vitattack.bench.plan.plan import Priced, plan
+from vitattack.bench.options import BenchOptions
+from vitattack.bench.plan.cost import CellCost, plan_benchmark
+from vitattack.bench.read.benchmark_file import read_benchmark
 
 
-def tasks(rows: Sequence[Priced], shards: int, start: float, survivors: bool) -> list[float]:
+def tasks(rows: Sequence[CellCost], shards: int, start: float, survivors: bool) -> list[float]:
     """Hours of every task, in the order in which they are dealt."""
     found = []
     for row in rows:
@@ -55,12 +56,9 @@ def main() -> None:
     parser.add_argument("--start", type=float, default=30.0, help="seconds to start a task")
     parser.add_argument("--survivors", action="store_true")
     given = parser.parse_args()
+    options = BenchOptions(only=tuple(given.only), store=Path("no such folder"))
     rows = [
-        row
-        for name in given.files
-        for row in plan(
-            schema.read(name), only=given.only, throughput=given.throughput, store=Path("no such folder")
-        ).to_run
+        row for name in given.files for row in plan_benchmark(read_benchmark(name), options, given.throughput).to_run
     ]
     work = sum(tasks(rows, 1, 0.0, given.survivors))
     print(f"{len(rows)} cells, {sum(row.flops or 0 for row in rows):.3g} FLOPs at most, {work:.1f} device hours\n")

@@ -1,1 +1,1 @@
-"""Batch benchmarks: a YAML file to cells, their price, their results. Reading and planning import no torch."""
+"""Batch benchmarks: cells from a YAML file, their cost, their execution, and their comparison with published numbers."""

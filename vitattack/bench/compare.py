@@ -1,15 +1,15 @@
-"""What a benchmark found beside what others published: one value per cell, and who is on the front."""
+"""Comparison of a benchmark's results with published numbers, and the models on the front of robustness against size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from vitattack.bench.plan import facts
-from vitattack.bench.run.run import Matrix, Measured
-from vitattack.bench.run.tasks import Status
+from vitattack.bench.run.results import BenchmarkResult, CellResult
+from vitattack.bench.run.tasks import CellStatus
 from vitattack.bench.schema import CLEAN, Reference
 from vitattack.models.zoo.entries import entries
 from vitattack.records import stats
@@ -17,64 +17,71 @@ from vitattack.records.stats import Accuracy, Gap
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A number of a table. Clean accuracy is one per model: its attack is `clean`, its threat empty, its seed None."""
+class ComparedNumber:
+    """An accuracy in a table: measured, published or both.
+
+    Clean accuracy is one number per model: its attack is `clean`, its threat empty, its seed None.
+    """
 
     model: str
     attack: str
     threat: str
     seed: int | None
-    status: Status
+    status: CellStatus
     measured: Accuracy | None
     published: Reference | None
-    cell: Measured
+    result: CellResult  # of the cell that the measured number comes from
 
     @cached_property
     def gap(self) -> Gap | None:
-        """Measured minus published."""
+        """Measured minus published accuracy."""
         if self.measured is None or self.published is None:
             return None
         return stats.gap(self.measured, self.published.value / 100, self.published.n)
 
     @property
     def share(self) -> float | None:
-        """What was measured, else what was published."""
+        """Measured accuracy, or else the published one."""
         if self.measured is not None:
             return self.measured.accuracy
         return self.published.value / 100 if self.published else None
 
 
-def shown(matrix: Matrix) -> tuple[Shown, ...]:
-    """Clean and robust numbers model by model, in the order of the file; what nobody measured or published is left out."""
-    found: list[Shown] = []
-    for label in dict.fromkeys(measured.cell.label for measured in matrix.cells):
-        own = [measured for measured in matrix.cells if measured.cell.label == label]
-        found += [_clean(matrix, label, own), *map(_robust, own)]
-    return tuple(one for one in found if one.status != "published" or one.published is not None)
+def compared_numbers(results: BenchmarkResult) -> tuple[ComparedNumber, ...]:
+    """Clean and robust accuracies model by model, in the order of the file; cells without any number are left out."""
+    numbers: list[ComparedNumber] = []
+    for label in dict.fromkeys(result.cell.label for result in results.cells):
+        of_model = [result for result in results.cells if result.cell.label == label]
+        numbers += [_clean(results, label, of_model), *map(_robust, of_model)]
+    return tuple(number for number in numbers if number.status != "published" or number.published is not None)
 
 
-def _clean(matrix: Matrix, label: str, own: Sequence[Measured]) -> Shown:
-    """Of the cell with most images: all of a model see the same ones."""
-    best = max(own, key=lambda measured: measured.n or 0)
-    return Shown(label, CLEAN, "", None, best.status, best.clean, matrix.bench.published(label, CLEAN, ""), best)
+def _clean(results: BenchmarkResult, label: str, of_model: Sequence[CellResult]) -> ComparedNumber:
+    """Clean accuracy from the cell with most images: all cells of a model see the same ones."""
+    largest = max(of_model, key=lambda result: result.n or 0)
+    published = results.bench.published(label, CLEAN, "")
+    return ComparedNumber(label, CLEAN, "", None, largest.status, largest.clean, published, largest)
 
 
-def _robust(measured: Measured) -> Shown:
-    cell = measured.cell
-    return Shown(
-        cell.label,
-        cell.attack_label,
-        cell.threat,
-        cell.seed,
-        measured.status,
-        measured.robust,
-        cell.published,
-        measured,
+def _robust(result: CellResult) -> ComparedNumber:
+    cell = result.cell
+    return ComparedNumber(
+        model=cell.label,
+        attack=cell.attack_label,
+        threat=cell.threat,
+        seed=cell.seed,
+        status=result.status,
+        measured=result.robust,
+        published=cell.published,
+        result=result,
     )
 
 
-class Point(NamedTuple):
-    """A model among those compared by their size; `smallest` and `cheapest`: nobody has less and is as robust."""
+class ModelPoint(NamedTuple):
+    """A model on the plot of robustness against size.
+
+    `smallest` and `cheapest`: no other model is at least as robust with fewer parameters, or with fewer FLOPs.
+    """
 
     model: str
     parameters: int
@@ -86,54 +93,77 @@ class Point(NamedTuple):
     cheapest: bool
 
 
-class Front(NamedTuple):
+class SizeFront(NamedTuple):
     """Robust accuracy under one attack and budget against parameters and FLOPs."""
 
     attack: str
     threat: str
-    points: tuple[Point, ...]
+    points: tuple[ModelPoint, ...]
 
 
-def fronts(matrix: Matrix, cells: Sequence[Shown]) -> tuple[Front, ...]:
-    """One for each budget: by the attack that most models have, of several the one that leaves least."""
-    ran = {attack.label for attack in matrix.bench.attacks if not attack.published}
-    usable = [one for one in cells if one.attack in ran and one.share is not None]
-    found = []
-    for threat in dict.fromkeys(one.threat for one in usable):
-        under = [one for one in usable if one.threat == threat]
-        attack = max(dict.fromkeys(one.attack for one in under), key=lambda name: _reach(under, name))
-        points = tuple(_points(matrix, cells, [one for one in under if one.attack == attack]))
+def size_fronts(results: BenchmarkResult, numbers: Sequence[ComparedNumber]) -> tuple[SizeFront, ...]:
+    """One front per budget, under the attack that most models have; of several such, the strongest."""
+    runnable = {attack.label for attack in results.bench.attacks if not attack.published}
+    usable = [number for number in numbers if number.attack in runnable and number.share is not None]
+    fronts = []
+    for threat in dict.fromkeys(number.threat for number in usable):
+        under_threat = [number for number in usable if number.threat == threat]
+        attacks = dict.fromkeys(number.attack for number in under_threat)
+        attack = max(attacks, key=lambda name: _coverage_and_strength(under_threat, name))
+        chosen = [number for number in under_threat if number.attack == attack]
+        points = tuple(_points(results, numbers, chosen))
         if len(points) > 1:
-            found.append(Front(attack, threat, points))
-    return tuple(found)
+            fronts.append(SizeFront(attack, threat, points))
+    return tuple(fronts)
 
 
-def _reach(cells: Sequence[Shown], attack: str) -> tuple[int, float]:
-    shares = {one.model: one.share or 0.0 for one in cells if one.attack == attack}
+def _coverage_and_strength(numbers: Sequence[ComparedNumber], attack: str) -> tuple[int, float]:
+    shares = {number.model: number.share or 0.0 for number in numbers if number.attack == attack}
     return len(shares), -sum(shares.values()) / len(shares)
 
 
-def _points(matrix: Matrix, cells: Sequence[Shown], chosen: Sequence[Shown]) -> Iterator[Point]:
-    """The models whose size is known, the most robust first; several seeds count by their mean."""
-    ids = {model.label: model.text for model in matrix.bench.models}
-    clean = {one.model: one.share for one in cells if one.attack == CLEAN}
-    rows: list[tuple[str, facts.Figures, float, bool]] = []
-    for label in dict.fromkeys(one.model for one in chosen):
-        entry = entries().get(ids.get(label, ""))
+@dataclass(frozen=True)
+class _SizedModel:
+    label: str
+    figures: facts.Figures
+    robust: float
+    measured: bool
+
+
+def _points(
+    results: BenchmarkResult, numbers: Sequence[ComparedNumber], chosen: Sequence[ComparedNumber]
+) -> Iterator[ModelPoint]:
+    """Models of known size, the most robust first; several seeds count by their mean."""
+    texts = {model.label: model.text for model in results.bench.models}
+    clean = {number.model: number.share for number in numbers if number.attack == CLEAN}
+    models: list[_SizedModel] = []
+    for label in dict.fromkeys(number.model for number in chosen):
+        entry = entries().get(texts.get(label, ""))
         figures = facts.figures(entry) if entry else None
-        own = [one for one in chosen if one.model == label]
+        seeds = [number for number in chosen if number.model == label]
         if figures is not None:
-            share = sum(one.share or 0.0 for one in own) / len(own)
-            rows.append((label, figures, share, all(one.measured for one in own)))
-    for label, figures, share, measured in sorted(rows, key=lambda row: -row[2]):
-        others = [(f, s) for name, f, s, _ in rows if name != label]
+            robust = sum(number.share or 0.0 for number in seeds) / len(seeds)
+            models.append(_SizedModel(label, figures, robust, all(number.measured for number in seeds)))
+    for model in sorted(models, key=lambda model: -model.robust):
+        figures = model.figures
+        yield ModelPoint(
+            model=model.label,
+            parameters=figures.parameters,
+            flops=figures.flops,
+            clean=clean.get(model.label),
+            robust=model.robust,
+            measured=model.measured,
+            smallest=_on_front(model, models, lambda other: other.figures.parameters),
+            cheapest=_on_front(model, models, lambda other: other.figures.flops),
+        )
 
-        def leads(
-            what: str, size: int, share: float = share, others: Sequence[tuple[facts.Figures, float]] = others
-        ) -> bool:
-            return not any(
-                s >= share and getattr(f, what) <= size and (s > share or getattr(f, what) < size) for f, s in others
-            )
 
-        front = leads("parameters", figures.parameters), leads("flops", figures.flops)
-        yield Point(label, figures.parameters, figures.flops, clean.get(label), share, measured, *front)
+def _on_front(model: _SizedModel, models: Sequence[_SizedModel], size: Callable[[_SizedModel], int]) -> bool:
+    """Whether no other model is at least as good in robustness and size, and better in one of them."""
+    return not any(
+        other.robust >= model.robust
+        and size(other) <= size(model)
+        and (other.robust > model.robust or size(other) < size(model))
+        for other in models
+        if other.label != model.label
+    )

@@ -1,62 +1,63 @@
-"""A benchmark file: models x attacks x threats x seeds on one data protocol, with the numbers others published."""
+"""Benchmark as read from its file: models x attacks x threats x seeds on one data set, with published numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import Any
 
-from vitattack.core.assets import BENCHMARKS
-from vitattack.core.errors import UsageError
-from vitattack.core.registry import did_you_mean
-from vitattack.core.words import printable
-
 AXES = ("model", "attack", "threat", "seed")
-CLEAN = "clean"  # the column that no attack makes
+CLEAN = "clean"  # the column of clean accuracies, which needs no attack
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a cell is run; every option that can change a record and that a file may set."""
+class CellSettings:
+    """Settings of one evaluation: every option that can change a record and that a file may set."""
 
     batch_size: int = 64
     limit: int | None = None
     calibration: str | None = None
     transform: str | None = None
     perceptual: bool = False
-    threads: int | None = 1  # fixed, so that a record does not depend on the machine
+    threads: int | None = 1  # fixed, so that records do not depend on the machine
 
 
 @dataclass(frozen=True)
-class Model:
-    """A row: a model by its text, or one that only published numbers are known of."""
+class Named:
+    """A model or an attack of the file, with the label that tables and patterns know it by."""
 
     text: str
     label: str
     line: int
-    published: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)  # what zoo.FileOptions takes, for a checkpoint file
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what differs from the defaults for this row
+    published: bool = False  # never run here: tables show only its published numbers
+
+    def matches(self, pattern: str) -> bool:
+        """Whether a wildcard matches its label or its text."""
+        return any(pattern == name or fnmatchcase(name, pattern) for name in (self.label, self.text))
 
 
 @dataclass(frozen=True)
-class Attack:
-    """A column: an attack as it is written, and what the table calls it."""
+class ModelRow(Named):
+    """A model of the benchmark, with what its row sets besides."""
 
-    text: str
-    label: str
-    line: int
-    published: bool = False  # an attack that is not run here: the column shows what others published
+    options: Mapping[str, Any] = field(default_factory=dict)  # fields of FileOptions, for a checkpoint file
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of CellSettings, over the defaults of the file
+
+
+@dataclass(frozen=True)
+class AttackColumn(Named):
+    """An attack of the benchmark, by its text as written."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A published number, in per cent, of one cell; n is None where nobody says it."""
+    """A published accuracy of one cell, in per cent; n is None if the source does not state it."""
 
     model: str  # labels
     attack: str
-    threat: str  # canonical; empty for clean
+    threat: str  # canonical; empty for clean accuracy
     value: float
     n: int | None
     source: str
@@ -64,19 +65,32 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Override:
-    """Settings for the cells that patterns name; an empty tuple fits everything."""
+class Selector:
+    """An entry of `overrides` or `skip`: wildcards that select cells, and the settings to change there."""
 
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # an empty tuple selects all
     attacks: tuple[str, ...] = ()
     threats: tuple[str, ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
 
+    def covers(self, model: ModelRow, attack: AttackColumn, threat: str) -> bool:
+        """Whether a cell is selected."""
+        return (
+            (not self.models or any(map(model.matches, self.models)))
+            and (not self.attacks or any(map(attack.matches, self.attacks)))
+            and (not self.threats or any(fnmatchcase(threat, pattern) for pattern in self.threats))
+        )
+
+
+def covered(selectors: Sequence[Selector], model: ModelRow, attack: AttackColumn, threat: str) -> bool:
+    """Whether any of the selectors selects a cell."""
+    return any(selector.covers(model, attack, threat) for selector in selectors)
+
 
 @dataclass(frozen=True)
-class Bench:
-    """A file, checked: every name in it is known and every reference has its cell."""
+class Benchmark:
+    """A checked benchmark file: all names in it are known, and each published number belongs to a cell."""
 
     path: str
     title: str
@@ -84,11 +98,11 @@ class Bench:
     data: str
     threats: tuple[str, ...]  # canonical, one budget each
     seeds: tuple[int, ...]
-    models: tuple[Model, ...]
-    attacks: tuple[Attack, ...]
-    settings: Settings
-    overrides: tuple[Override, ...]
-    skip: tuple[Override, ...]
+    models: tuple[ModelRow, ...]
+    attacks: tuple[AttackColumn, ...]
+    settings: CellSettings
+    overrides: tuple[Selector, ...]
+    skip: tuple[Selector, ...]
     reference: tuple[Reference, ...]
     rows: tuple[str, ...] = ("model",)
     columns: tuple[str, ...] = ("attack", "threat")
@@ -96,26 +110,13 @@ class Bench:
 
     @property
     def name(self) -> str:
-        return self.path.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+        """File name without folder and suffix."""
+        return PurePath(self.path).name.removesuffix(".yaml").removesuffix(".yml")
 
     def published(self, model: str, attack: str, threat: str) -> Reference | None:
-        """The published number of a cell, by its labels; for `clean` no threat matters."""
-        for found in self.reference:
-            if (found.model, found.attack) == (model, attack) and (attack == CLEAN or found.threat == threat):
-                return found
+        """Published number of a cell, looked up by labels; for clean accuracy the threat is ignored."""
+        for reference in self.reference:
+            same_threat = attack == CLEAN or reference.threat == threat
+            if (reference.model, reference.attack) == (model, attack) and same_threat:
+                return reference
         return None
-
-
-def shipped() -> dict[str, Path]:
-    """The benchmarks that come with vitattack."""
-    return {path.stem: path for path in sorted(BENCHMARKS.glob("*.yaml"))}
-
-
-def read(text: str) -> Bench:
-    """The benchmark of a name, which stands for benchmarks/NAME.yaml, or of a YAML file; a mistake is named by its line."""
-    from vitattack.bench.read.reader import bench_of  # it builds on this module
-
-    path = Path(text) if text.endswith((".yaml", ".yml")) else shipped().get(text)
-    if path is None:
-        raise UsageError(did_you_mean("benchmark", printable(text), [*shipped(), "FILE.yaml"]))
-    return bench_of(path)

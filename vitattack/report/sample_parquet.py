@@ -1,4 +1,4 @@
-"""The record of every sample of a benchmark in one parquet file."""
+"""Parquet file with the record of every sample of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitattack.bench.run.run import Matrix
+from vitattack.bench.run.results import BenchmarkResult
 
-PIECE = 50_000  # rows held in memory at a time
+ROWS_IN_MEMORY = 50_000
 SCHEMA = pa.schema(
     [
         *((name, pa.dictionary(pa.int32(), pa.string())) for name in ("model", "attack", "text", "threat", "data")),
@@ -20,19 +20,19 @@ SCHEMA = pa.schema(
         ("size", pa.float64()),
         *((name, pa.bool_()) for name in ("fragile", "violation")),
         *((name, pa.int64()) for name in ("first_fooled", "forwards", "backwards", "pass_number")),
-        ("evidence", pa.string()),  # JSON: every attack has its own
+        ("evidence", pa.string()),  # JSON, since each attack has its own
     ]
 )
 
 
-def write(matrix: Matrix, path: Path) -> int:
-    """A row per sample and finished cell, in the order of the file; the number of rows."""
+def write_samples(results: BenchmarkResult, path: Path) -> int:
+    """Write a row per sample and finished cell, in the order of the file, and return the number of rows."""
     count = 0
     with pq.ParquetWriter(path, SCHEMA) as out:
-        for measured in matrix.cells:
-            cell = measured.cell
-            job = measured.content.get("job", {})
-            place = {
+        for result in results.cells:
+            cell = result.cell
+            job = result.content.get("job", {})
+            of_cell = {
                 "model": cell.label,
                 "attack": cell.attack_label,
                 "text": job.get("attack", cell.attack),
@@ -41,10 +41,10 @@ def write(matrix: Matrix, path: Path) -> int:
                 "seed": cell.seed,
             }
             rows: list[dict[str, object]] = []
-            for record in measured.records():
+            for record in result.records():
                 evidence = json.dumps(record.evidence, sort_keys=True)
-                rows.append({**place, **vars(record), "evidence": evidence})
-                if len(rows) == PIECE:
+                rows.append({**of_cell, **vars(record), "evidence": evidence})
+                if len(rows) == ROWS_IN_MEMORY:
                     out.write_table(pa.Table.from_pylist(rows, SCHEMA))
                     count, rows = count + len(rows), []
             if rows:

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.bench.run.test_run import CELLS, SETTINGS, Steps, lines, run
+from tests.bench.run.test_run_benchmark import CELLS, SETTINGS, Steps, lines, run
 from tests.models.weights.hosts import host, slowly
-from vitattack.bench.executors.base import Progress, Serial
-from vitattack.bench.executors.ray_cluster import OnRay, environment
-from vitattack.bench.executors.sync import Copy, Growth, OutOfStep, Piece
-from vitattack.bench.run.run import Measured
+from vitattack.bench.executors.executor import BenchProgress, SerialExecutor
+from vitattack.bench.executors.folder_sync import FilePiece, OutOfStep, StoreFolder, WorkerFolder
+from vitattack.bench.executors.ray_cluster import RayExecutor, environment
+from vitattack.bench.run.results import CellResult
 from vitattack.bench.run.tasks import Task
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
@@ -39,12 +39,12 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return lines(run(tmp_path_factory.mktemp("serial"), Serial()))
+    return lines(run(tmp_path_factory.mktemp("serial"), SerialExecutor()))
 
 
 def test_two_local_workers_stream_the_same_records(tmp_path: Path, serial: list[bytes]) -> None:
     steps = Steps()
-    found = run(tmp_path, OnRay(jobs=2), progress=steps)
+    found = run(tmp_path, RayExecutor(jobs=2), progress=steps)
     assert lines(found) == serial and not steps.notes
     assert all(each.content["run"] == str(each.folder) for each in found)
     assert {name for name, done, total in steps.moves if done == total} == {cell.name for cell in CELLS}
@@ -56,7 +56,7 @@ LONG = tuple(replace(cell, attack="pgd(steps=30)", data=f"cifar10-demo[:{n}]") f
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return lines(run(tmp_path_factory.mktemp("long"), Serial(), LONG))
+    return lines(run(tmp_path_factory.mktemp("long"), SerialExecutor(), LONG))
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def busy(cluster: Any) -> dict[int, Any]:
     return found
 
 
-def noted(each: Measured) -> int:
+def noted(each: CellResult) -> int:
     """Of how many images the cost was noted: a batch is noted right after it is stored."""
     assert each.folder is not None
     notes = [line for path in each.folder.glob("events*") for line in path.read_text().splitlines()]
     return sum(json.loads(line).get("n", 0) for line in notes)
 
 
-def once(found: Sequence[Measured]) -> bool:
+def once(found: Sequence[CellResult]) -> bool:
     """Whether every stored batch was made once."""
     return all(noted(each) == each.n for each in found)
 
@@ -105,7 +105,7 @@ def test_three_nodes_make_the_same_records(
     tmp_path: Path, cluster: Any, serial: list[bytes], writers: Literal["driver", "workers"]
 ) -> None:
     steps = Steps()
-    found = run(tmp_path, OnRay(cluster.address, writers=writers), shards=2, progress=steps)
+    found = run(tmp_path, RayExecutor(cluster.address, writers=writers), shards=2, progress=steps)
     assert lines(found) == serial and not steps.notes and once(found)
 
 
@@ -128,7 +128,7 @@ def test_a_killed_worker_and_a_lost_node_cost_nothing(
                 cluster.remove_node(elsewhere[0], allow_graceful=False)
 
     steps = Breaking()
-    found = run(tmp_path, OnRay(cluster.address, writers=writers), LONG, shards=2, progress=steps)
+    found = run(tmp_path, RayExecutor(cluster.address, writers=writers), LONG, shards=2, progress=steps)
     assert lines(found) == long and once(found)
     assert len(steps.notes) >= 2 and all("lost" in note for note in steps.notes)
 
@@ -140,8 +140,8 @@ def test_a_killed_driver_goes_on_where_it_was(
 ) -> None:
     script = f"""
 from pathlib import Path
-from tests.bench.executors.test_ray_cluster import LONG, OnRay, run
-run(Path({str(tmp_path)!r}), OnRay({cluster.address!r}, writers={writers!r}), LONG)
+from tests.bench.executors.test_ray_cluster import LONG, RayExecutor, run
+run(Path({str(tmp_path)!r}), RayExecutor({cluster.address!r}, writers={writers!r}), LONG)
 """
     with subprocess.Popen([sys.executable, "-c", script]) as driver:
         deadline = time.monotonic() + 120
@@ -152,7 +152,7 @@ run(Path({str(tmp_path)!r}), OnRay({cluster.address!r}, writers={writers!r}), LO
     before = stored(tmp_path)
     assert 12 <= before < len(long)
     steps = Steps()
-    found = run(tmp_path, OnRay(cluster.address, writers=writers), LONG, progress=steps)
+    found = run(tmp_path, RayExecutor(cluster.address, writers=writers), LONG, progress=steps)
     assert lines(found) == long and not steps.notes
     # none was made twice; between a batch and its note a kill may fall, once per cell
     assert all(0 <= (each.n or 0) - noted(each) <= SETTINGS.batch_size for each in found)
@@ -189,7 +189,7 @@ def test_weights_are_fetched_once_by_each_node(tmp_path: Path, monkeypatch: pyte
         try:
             made.add_node(**settings, env_vars={"VITATTACK_HOME": str(homes[1])})
             cells = [replace(CELLS[0], model="own/net", seed=seed) for seed in range(6)]
-            found = run(tmp_path / "store", OnRay(made.address), cells)
+            found = run(tmp_path / "store", RayExecutor(made.address), cells)
         finally:
             made.shutdown()
         assert {each.status for each in found} == {"ok"}, [each.error for each in found]
@@ -205,9 +205,9 @@ def stored(store: Path) -> int:
 def test_what_a_user_gets_wrong_is_said_before_ray_starts(tmp_path: Path) -> None:
     task = Task(CELLS[0], "fgsm", 1, str(tmp_path), device="cuda:1")
     with pytest.raises(UsageError, match="Ray chooses the GPU"):
-        next(OnRay().run([task], Progress()))
+        next(RayExecutor().run([task], BenchProgress()))
     with pytest.raises(UsageError, match="--jobs is for this machine"):
-        next(OnRay("auto", jobs=2).run([replace(task, device="cpu")], Progress()))
+        next(RayExecutor("auto", jobs=2).run([replace(task, device="cpu")], BenchProgress()))
 
 
 def test_workers_take_over_the_variables_that_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -222,23 +222,25 @@ def test_workers_take_over_the_variables_that_matter(monkeypatch: pytest.MonkeyP
 
 def test_a_folder_grows_piece_by_piece_and_refuses_a_gap(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "store" / "job"
-    copy = Copy(here, (0, 1))
+    store_folder = StoreFolder(here, (0, 1))
     (here / "samples.jsonl").write_bytes(b"one\ntorn")
-    growth = Growth(there, here, (0, 1), copy.seed())
-    assert growth.pieces() == []
+    worker_folder = WorkerFolder(there, here, (0, 1), store_folder.files())
+    assert worker_folder.changes() == []
     (there / "samples.jsonl").write_bytes(b"one\ntwo\n")
     (there / "result.json").write_text('{"run": "elsewhere"}')
-    for piece in growth.pieces():
-        copy.apply(piece)
+    for piece in worker_folder.changes():
+        store_folder.apply(piece)
     assert (here / "samples.jsonl").read_bytes() == b"one\ntwo\n"
     assert json.loads((here / "result.json").read_text()) == {"run": str(here)}
-    assert copy.whole({name: hashlib.sha256(content).hexdigest() for name, content in growth.there.items()})
+    assert store_folder.matches(
+        {name: hashlib.sha256(content).hexdigest() for name, content in worker_folder.sent.items()}
+    )
     with pytest.raises(OutOfStep):
-        copy.apply(Piece("samples.jsonl", 99, b"four\n"))
+        store_folder.apply(FilePiece("samples.jsonl", 99, b"four\n"))
     with pytest.raises(VitattackError, match="another version"):
-        copy.apply(Piece("../samples.jsonl", 0, b""))
+        store_folder.apply(FilePiece("../samples.jsonl", 0, b""))
     with pytest.raises(Locked):
-        Copy(here, (0, 1))
-    copy.close()
-    Copy(here, (0, 1), fresh=True).close()
+        StoreFolder(here, (0, 1))
+    store_folder.close()
+    StoreFolder(here, (0, 1), fresh=True).close()
     assert (here / "samples.jsonl").read_bytes() == b"" and not (here / "result.json").exists()

@@ -15,7 +15,7 @@ from vitattack.bench.cells import cells
 from vitattack.bench.plan import prices
 from vitattack.bench.plan.outline import outline
 from vitattack.bench.plan.prices import AROUND, Passes, price
-from vitattack.bench.schema import read, shipped
+from vitattack.bench.read.benchmark_file import read_benchmark, shipped_benchmarks
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting
@@ -172,7 +172,12 @@ def test_nobody_knows_what_other_packages_spend(name: str) -> None:
 
 
 def test_every_text_of_the_shipped_benchmarks() -> None:
-    texts = {(c.attack, c.threat.partition(":")[0]): c for name in shipped() for c in cells(read(name)) if c.runnable}
+    texts = {
+        (c.attack, c.threat.partition(":")[0]): c
+        for name in shipped_benchmarks()
+        for c in cells(read_benchmark(name))
+        if c.runnable
+    }
     assert len(texts) > 20
     for cell in texts.values():
         attack_text.build(cell.attack, parse_threat(cell.threat))  # whoever is named in them can be built

@@ -1,4 +1,4 @@
-"""Several processes on this machine: each takes a task at a time, and one that dies costs nothing but its last batch."""
+"""Executor with several processes on this machine; one that dies costs at most its current batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from vitattack.bench.executors.base import TRIES, Progress
+from vitattack.bench.executors.executor import MAX_ATTEMPTS, BenchProgress
 from vitattack.bench.run.tasks import Listener, Outcome, Task, failed, run_task
 from vitattack.core.errors import UsageError, VitattackError
 
 
 @dataclass(frozen=True)
-class Processes:
-    """So many processes; where the machine has several GPUs they are dealt out in turn."""
+class ProcessExecutor:
+    """Runs `jobs` processes; on a machine with several GPUs each process gets one, in turn."""
 
     jobs: int
 
@@ -27,33 +27,33 @@ class Processes:
         if not 1 <= self.jobs <= 1024:
             raise UsageError(f"{self.jobs} jobs are too few or too many: use 1 to 1024")
 
-    def run(self, tasks: Sequence[Task], progress: Progress) -> Generator[Outcome]:
-        crew = _Crew(tasks, progress, _gpus(tasks) if self.jobs > 1 else [])
+    def run(self, tasks: Sequence[Task], progress: BenchProgress) -> Generator[Outcome]:
+        pool = _WorkerPool(tasks, progress, _gpus(tasks) if self.jobs > 1 else [])
         try:
-            while crew.hand_out(self.jobs):
-                yield from crew.listen()
+            while pool.hand_out(self.jobs):
+                yield from pool.listen()
         finally:
-            crew.dismiss()
+            pool.close()
 
 
 @dataclass
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    number: int | None = None  # of the task it works on
+    number: int | None = None  # of the task it is working on
 
 
-class _Crew:
-    """The processes of one run, and who works on what."""
+class _WorkerPool:
+    """The processes of one run and the tasks they work on."""
 
-    def __init__(self, tasks: Sequence[Task], progress: Progress, gpus: Sequence[str]) -> None:
+    def __init__(self, tasks: Sequence[Task], progress: BenchProgress, gpus: Sequence[str]) -> None:
         self._tasks, self._progress, self._gpus = tasks, progress, gpus
         self._waiting = deque(range(len(tasks)))
-        self._tries = [0] * len(tasks)
+        self._attempts = [0] * len(tasks)
         self._workers: dict[int, _Worker] = {}
 
     def hand_out(self, jobs: int) -> bool:
-        """A task to everybody who is idle; whether anybody is busy."""
+        """Give a task to every idle worker; whether any worker is busy."""
         for slot in range(jobs):
             if not self._waiting:
                 break
@@ -62,14 +62,14 @@ class _Crew:
             worker = self._workers[slot]
             if worker.number is None:
                 worker.number = number = self._waiting.popleft()
-                self._tries[number] += 1
+                self._attempts[number] += 1
                 task = self._tasks[number]
-                with suppress(OSError):  # a process that is gone is noticed when it is listened to
-                    worker.pipe.send(replace(task, fresh=task.fresh and self._tries[number] == 1))
+                with suppress(OSError):  # `listen` notices that the process has died
+                    worker.pipe.send(replace(task, fresh=task.fresh and self._attempts[number] == 1))
         return any(worker.number is not None for worker in self._workers.values())
 
     def listen(self) -> Iterator[Outcome]:
-        """Waits for news; the outcomes among them."""
+        """Wait for messages of workers, and yield the outcomes among them."""
         ready = wait([worker.pipe for worker in self._workers.values()])
         for slot, worker in [*self._workers.items()]:
             if worker.pipe not in ready:
@@ -89,20 +89,21 @@ class _Crew:
                 self._progress.moved(task, *message)
 
     def _lost(self, worker: _Worker) -> Iterator[Outcome]:
+        """Queue the task of a dead worker again, or give it up after too many attempts."""
         worker.process.join()
         if worker.number is None:
             return
         task, code = self._tasks[worker.number], worker.process.exitcode or 0
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if self._tries[worker.number] < TRIES:
-            self._progress.note(f"{task.name}: its process ended with {how}, starting it again")
+        reason = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if self._attempts[worker.number] < MAX_ATTEMPTS:
+            self._progress.note(f"{task.name}: its process ended with {reason}, starting it again")
             self._waiting.appendleft(worker.number)
         else:
-            fix = "use a smaller batch_size or fewer --jobs if memory ended"
-            yield failed(task, VitattackError(f"its process ended with {how}, {TRIES} times: {fix}"))
+            fix = "use a smaller batch_size or fewer --jobs if it ran out of memory"
+            yield failed(task, VitattackError(f"its process ended with {reason}, {MAX_ATTEMPTS} times: {fix}"))
 
-    def dismiss(self) -> None:
-        """Whole batches are stored, so nobody needs to say goodbye."""
+    def close(self) -> None:
+        """Terminate all workers; finished batches are stored, so they need no warning."""
         for worker in self._workers.values():
             worker.process.terminate()
         for worker in self._workers.values():
@@ -111,25 +112,27 @@ class _Crew:
 
 
 def _start(gpu: str | None) -> _Worker:
-    context = multiprocessing.get_context("spawn")  # forked CUDA contexts and thread pools are broken
+    context = multiprocessing.get_context("spawn")  # CUDA contexts and thread pools do not survive a fork
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, gpu), daemon=True)
     process.start()
-    theirs.close()  # so that the end of the process is the end of the pipe
+    theirs.close()  # so that the pipe ends with the process
     return _Worker(process, ours)
 
 
 def _serve(pipe: Connection, gpu: str | None) -> None:
-    """The life of a worker: tasks in, progress and outcomes out, until nobody listens."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    """Main loop of a worker: receives tasks, sends progress and outcomes, until the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group, but the driver decides
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     with suppress(EOFError, OSError):
         while True:
-            pipe.send(run_task(pipe.recv(), _Piped(pipe)))
+            pipe.send(run_task(pipe.recv(), _PipeListener(pipe)))
 
 
-class _Piped(Listener):
+class _PipeListener(Listener):
+    """Sends the progress of a task to the driver."""
+
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
@@ -137,15 +140,15 @@ class _Piped(Listener):
         try:
             self._pipe.send((done, total))
         except OSError:
-            raise SystemExit from None  # the driver is gone; what is stored is stored
+            raise SystemExit from None  # the driver is gone; finished batches are stored
 
 
 def _gpus(tasks: Sequence[Task]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES has to say for each GPU, where there are several to choose from."""
+    """Values of CUDA_VISIBLE_DEVICES for one GPU each; empty unless there are several."""
     if not any(task.device in ("auto", "cuda") for task in tasks):
         return []
     import torch
 
     count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (named.split(",")[:count] if named else [str(number) for number in range(count)]) if count > 1 else []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (visible.split(",")[:count] if visible else [str(number) for number in range(count)]) if count > 1 else []

@@ -1,4 +1,4 @@
-"""What is looked at before the first forward of a run: attacks are built, data opened, weights and room on disk checked."""
+"""Checks before the first forward of a run: attacks are built, data opened, weights and disk space checked."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitattack.bench.cells import Cell
-from vitattack.bench.plan.plan import needed, to_fetch
-from vitattack.bench.read.rows import PATHS
-from vitattack.bench.schema import Bench
+from vitattack.bench.options import BenchOptions
+from vitattack.bench.plan.cost import needed_models, to_fetch
+from vitattack.bench.read.unopened_data import PATHS
+from vitattack.bench.schema import Benchmark
 from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.models.weights import cache
 from vitattack.models.zoo.entries import Entry, entries, weights_to_fetch
 
-# What is fetched lies there twice for a moment: as it came, and converted.
-TWICE = 2
+COPIES = 2  # of fetched weights on disk for a moment: as downloaded, and converted
+RECORDS_BYTES = 10_000_000
 
 
-def check(bench: Bench, cells: Sequence[Cell], *, store: Path, data_dir: str | None = None) -> None:
-    """Refuses a run that would end badly; `cells` are those that are to be run."""
-    lines = {m.label: m.line for m in bench.models} | {a.label: a.line for a in bench.attacks}
+def check_run(bench: Benchmark, cells: Sequence[Cell], options: BenchOptions) -> None:
+    """Refuse a run of these cells that could not succeed."""
+    lines = {named.label: named.line for named in (*bench.models, *bench.attacks)}
 
     def at(label: str, error: UsageError) -> UsageError:
         return UsageError(f"{bench.path}:{lines.get(label, 1)}: {error}")
 
-    for cell in {(c.attack, c.threat): c for c in cells}.values():
+    distinct_attacks = {(cell.attack, cell.threat): cell for cell in cells}
+    for cell in distinct_attacks.values():
         try:
-            build(cell.attack, cell.threat)
+            check_attack(cell.attack, cell.threat)
         except UsageError as error:
             raise at(cell.attack_label, error) from error
-    for model, cell in {m: c for c in cells for m in sorted(needed(c))}.items():
+    needed_by = {model: cell for cell in cells for model in sorted(needed_models(cell))}
+    for model, cell in needed_by.items():
+        label = cell.label if model == cell.model else cell.attack_label
         try:
-            check_weights(model, cell.label if model == cell.model else cell.attack_label)
+            check_weights(model, label)
         except UsageError as error:
-            raise at(cell.label if model == cell.model else cell.attack_label, error) from error
-    check_room(cells, store)
-    check_data(bench, cells, data_dir)
+            raise at(label, error) from error
+    check_disk(cells, options.store)
+    check_data(bench, cells, options.data_dir)
 
 
-def build(attack: str, threat: str) -> None:
-    """An attack whose options do not suit each other says so."""
+def check_attack(attack: str, threat: str) -> None:
+    """Build an attack, which refuses options that do not go together."""
     from vitattack.attacks import attack_text
     from vitattack.threats.base import parse_threat
 
@@ -54,7 +58,7 @@ def build(attack: str, threat: str) -> None:
 
 
 def check_weights(model: str, label: str) -> None:
-    """Weights that are here hash to what they should; those that are not may be fetched. `label` stands for their cells."""
+    """Refuse weights with a wrong hash, and missing ones that may not be fetched; `label` is what --skip would name."""
     entry = entries().get(model)
     if entry is None:
         return
@@ -66,10 +70,10 @@ def check_weights(model: str, label: str) -> None:
         return
     changed = where == "cached" and cache.seems_there(entry.id) and cache.converted(weights, entry.id) is None
     if changed or where == "not cached":
-        _must_fetch(entry, label)
+        _check_online(entry, label)
 
 
-def _must_fetch(entry: Entry, label: str) -> None:
+def _check_online(entry: Entry, label: str) -> None:
     forbidden = files.offline_variable()
     if forbidden:
         raise UsageError(
@@ -78,32 +82,33 @@ def _must_fetch(entry: Entry, label: str) -> None:
         )
 
 
-def check_room(cells: Iterable[Cell], store: Path) -> None:
-    """Room for what is to be fetched, and for a record of every sample."""
-    wanted = TWICE * sum(to_fetch(model) or 0 for model in {name for cell in cells for name in needed(cell)})
-    _room(files.cache_home(), wanted, "the weights", "set VITATTACK_HOME to a larger disk")
-    _room(store, 10_000_000, "the records", "give another --out")
+def check_disk(cells: Iterable[Cell], store: Path) -> None:
+    """Refuse a run without space for its weights and records."""
+    models = {model for cell in cells for model in needed_models(cell)}
+    weights = COPIES * sum(to_fetch(model) or 0 for model in models)
+    _check_space(files.cache_home(), weights, "the weights", "set VITATTACK_HOME to a larger disk")
+    _check_space(store, RECORDS_BYTES, "the records", "give another --out")
 
 
-def _room(folder: Path, wanted: int, what: str, fix: str) -> None:
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+def _check_space(folder: Path, needed: int, what: str, fix: str) -> None:
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
-        free = shutil.disk_usage(there).free
-    except OSError:  # a file system that does not say
+        free = shutil.disk_usage(existing).free
+    except OSError:  # not every file system tells
         return
-    if wanted > free:
+    if needed > free:
         raise UsageError(
-            f"{what} need {wanted / 1e9:.1f} GB in '{folder}', which has {free / 1e9:.1f} GB left: make room, or {fix}"
+            f"{what} need {needed / 1e9:.1f} GB in '{folder}', which has {free / 1e9:.1f} GB left: make room, or {fix}"
         )
 
 
-def check_data(bench: Bench, cells: Sequence[Cell], data_dir: str | None) -> None:
-    """The images are there and hold the rows that are asked for; those of the hub are fetched now."""
+def check_data(bench: Benchmark, cells: Sequence[Cell], data_dir: str | None) -> None:
+    """Open all data sets, which refuses missing files and rows; data sets of the hub are fetched here."""
     from vitattack import data
 
     folder = Path(data_dir) if data_dir else None
-    wanted = {(c.data, c.settings.limit, c.settings.transform): c for c in cells}
-    for (text, limit, transform), cell in wanted.items():
+    distinct = {(cell.data, cell.settings.limit, cell.settings.transform): cell for cell in cells}
+    for (text, limit, transform), cell in distinct.items():
         entry = entries().get(cell.model)
         try:
             data.load(text, limit=limit, data_dir=folder, transform=transform, px=entry.input if entry else 224)

@@ -1,71 +1,87 @@
-"""What skip, overrides and references may refer to: the models, attacks and threats of the same file."""
+"""References within a benchmark file: `skip`, `overrides` and published numbers name its models, attacks and threats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
-from vitattack.bench.schema import CLEAN, Attack, Model, Override
+from vitattack.bench.read.cell_settings import read_settings
+from vitattack.bench.schema import CLEAN, AttackColumn, ModelRow, Named, Selector
 from vitattack.core.registry import did_you_mean
 from vitattack.text.yaml_lines import Item, checked, unknown
 from vitattack.threats.base import parse_threats
 
 
 class Labels:
-    """What may be referred to: by label, or by text where that is unambiguous."""
+    """Models, attacks and threats of a file, found by label, or by text if that is unambiguous."""
 
-    def __init__(self, models: tuple[Model, ...], attacks: tuple[Attack, ...], threats: tuple[str, ...]) -> None:
+    def __init__(self, models: Sequence[ModelRow], attacks: Sequence[AttackColumn], threats: Sequence[str]) -> None:
         self.models, self.attacks, self.threats = models, attacks, threats
 
-    def known(self, axis: str) -> list[str]:
-        if axis == "threats":
-            return list(self.threats)
-        those: Iterable[Model | Attack] = self.models if axis == "models" else self.attacks
-        return [one.label for one in those]
+    def of(self, axis: str) -> list[str]:
+        """Labels of one axis: models, attacks or threats."""
+        return list(self.threats) if axis == "threats" else [named.label for named in self._named(axis)]
 
-    def any_fits(self, axis: str, pattern: str) -> bool:
+    def any_matches(self, axis: str, pattern: str) -> bool:
+        """Whether a wildcard matches anything on an axis."""
         if axis == "threats":
             return any(fnmatchcase(threat, pattern) for threat in self.threats)
-        those: Iterable[Model | Attack] = self.models if axis == "models" else self.attacks
-        return any(named(one, pattern) for one in those)
+        return any(named.matches(pattern) for named in self._named(axis))
 
     def model(self, item: Item) -> str:
-        return self._label(item, "model", self.models)
+        """Label of the model that an item names."""
+        return _label(item, "model", self.models)
 
     def attack(self, item: Item) -> str:
-        return CLEAN if item.value == CLEAN else self._label(item, "attack", self.attacks)
+        """Label of the attack that an item names, or `clean`."""
+        return CLEAN if item.value == CLEAN else _label(item, "attack", self.attacks)
 
-    def threat(self, item: Item | None, whole: Item, attack: str) -> str:
-        """Canonical; a file of one threat need not say it, and clean accuracy has none."""
+    def threat(self, item: Item | None, entry: Item, attack: str) -> str:
+        """Canonical threat; optional in a file of one threat, and empty for clean accuracy."""
         if item is None:
             if attack != CLEAN and len(self.threats) > 1:
-                whole.refuse(f"a reference of {attack} says under which threat: add threat: {self.threats[0]}")
+                entry.refuse(f"a reference of {attack} says under which threat: add threat: {self.threats[0]}")
             return "" if attack == CLEAN else self.threats[0]
-        found = checked(item, lambda: parse_threats(item.text("a threat")))
-        if len(found) > 1 or str(found[0]) not in self.threats:
-            checked(item, lambda: unknown("threat of this file", str(found[-1]), self.threats))
-        return "" if attack == CLEAN else str(found[0])
+        threats = checked(item, lambda: parse_threats(item.text("a threat")))
+        if len(threats) > 1 or str(threats[0]) not in self.threats:
+            checked(item, lambda: unknown("threat of this file", str(threats[-1]), self.threats))
+        return "" if attack == CLEAN else str(threats[0])
 
-    @staticmethod
-    def _label(item: Item, what: str, named: Iterable[Model | Attack]) -> str:
-        text = item.text(what)
-        labels = [one.label for one in named]
-        texts = [one.label for one in named if one.text == text]
-        if text in labels or len(texts) == 1:
-            return text if text in labels else texts[0]
-        return item.refuse(
-            did_you_mean(f"{what} of this file", text, [*labels, *((CLEAN,) if what == "attack" else ())])
-        )
+    def _named(self, axis: str) -> Sequence[Named]:
+        return self.models if axis == "models" else self.attacks
 
 
-def fits(pattern: Override, model: Model, attack: Attack, threat: str) -> bool:
-    """Whether an entry of `overrides` or `skip` speaks of a cell."""
-    return (
-        (not pattern.models or any(named(model, p) for p in pattern.models))
-        and (not pattern.attacks or any(named(attack, p) for p in pattern.attacks))
-        and (not pattern.threats or any(fnmatchcase(threat, p) for p in pattern.threats))
-    )
+def _label(item: Item, what: str, named: Sequence[Named]) -> str:
+    text = item.text(what)
+    labels = [one.label for one in named]
+    if text in labels:
+        return text
+    by_text = [one.label for one in named if one.text == text]
+    if len(by_text) == 1:
+        return by_text[0]
+    known = [*labels, CLEAN] if what == "attack" else labels
+    return item.refuse(did_you_mean(f"{what} of this file", text, known))
 
 
-def named(one: Model | Attack, pattern: str) -> bool:
-    return pattern in (one.label, one.text) or fnmatchcase(one.label, pattern) or fnmatchcase(one.text, pattern)
+def selector(item: Item, labels: Labels, key: str) -> Selector:
+    """One entry of `skip` or `overrides`, which `key` names."""
+    axes = ("models", "attacks", "threats")
+    keys = item.keys(f"an entry of {key}", (*axes, "set") if key == "overrides" else axes)
+    if not keys:
+        item.refuse(f"an entry of {key} names models, attacks or threats: write {{models: ID}}")
+    patterns = {axis: _patterns(keys[axis], axis, labels) for axis in axes if axis in keys}
+    settings = read_settings(keys["set"], "set") if "set" in keys else {}
+    if key == "overrides" and not settings:
+        item.refuse("an override sets something: add set: {batch_size: 32}")
+    return Selector(**patterns, set=settings, line=item.line)
+
+
+def _patterns(item: Item, axis: str, labels: Labels) -> tuple[str, ...]:
+    patterns = tuple(part.text(axis) for part in item.items(axis))
+    if not patterns:
+        item.refuse(f"{axis} is an empty list: name at least one, or drop it, which means all of them")
+    for pattern in patterns:
+        if not labels.any_matches(axis, pattern):
+            checked(item, partial(unknown, axis[:-1], pattern, labels.of(axis)))
+    return patterns

@@ -1,0 +1,1 @@
+"""Execution of benchmarks: stored cells are looked up, missing ones become tasks for an executor."""

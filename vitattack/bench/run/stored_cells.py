@@ -1,7 +1,8 @@
-"""Which finished job a cell is, known without opening its model: a note beside the jobs, and when it may be believed.
+"""Index of the cells whose jobs are finished, consulted without opening a model.
 
-A job's key holds the digests of weights and pixels, which only who has loaded them knows. The note maps a fingerprint of
-what the texts of a cell stand for now to the folder its job had. What has no fingerprint is opened and looked up by key.
+A job's key holds digests of weights and pixels, which are known only once both are loaded. The index maps a fingerprint of
+what the texts of a cell stand for at present to the folder of its job. A cell without fingerprint is opened and looked up
+by key.
 """
 
 from __future__ import annotations
@@ -11,32 +12,32 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache as remembered
+from functools import cache as memoised
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from vitattack.bench.cells import Cell
-from vitattack.core import files
+from vitattack.bench.options import BenchOptions
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
-from vitattack.core.files import read_json
+from vitattack.core.files import append_line, file_sha256, read_json
 from vitattack.models.weights import cache
 from vitattack.models.zoo.entries import entries
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import Accuracy
 
-NOTES = "cells.jsonl"
-FILES = ("folder:", "npz:", "file:", "imagenet-classes:")  # texts whose files may change under them
+INDEX = "cells.jsonl"
+PATHS = ("folder:", "npz:", "file:", "imagenet-classes:")  # data texts with files that may change
 
-SHARE = {*Accuracy._fields} - {"n"}
+ACCURACY_KEYS = {*Accuracy._fields} - {"n"}
 
 
 def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
-    """What a cell is, down to the hash of its weights; None where a file or a repository could change under its text."""
+    """Identity of a cell down to the hash of its weights; None if a file or a repository could change under its text."""
     settings = cell.settings
     texts = (cell.data, settings.calibration or "")
-    if any(each in text for each in FILES for text in texts) or '"' in cell.attack or "'" in cell.attack:
+    if any(path in text for path in PATHS for text in texts) or '"' in cell.attack or "'" in cell.attack:
         return None
     weights = _weights(cell.model)
     if weights is None:
@@ -53,65 +54,72 @@ def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
 
 
 def _weights(model: str) -> str | None:
-    """What the weights of a model are, as far as that is known without reading them."""
+    """Identity of a model's weights, if it is known without reading them."""
     entry = entries().get(model)
     if entry is None:
         with suppress(OSError):
-            found = Path(model).stat()
-            return f"{found.st_size} {found.st_mtime_ns}"
+            status = Path(model).stat()
+            return f"{status.st_size} {status.st_mtime_ns}"
         return None
     if entry.weights is None:
         return None
     sha256 = entry.weights.sha256
     if sha256 is None and entry.weights.file is not None:
-        sha256 = _embedded(entry.weights.file)
+        sha256 = _embedded_sha256(entry.weights.file)
     if sha256 is None and (pinned := cache.pins().get(model)):
         sha256 = pinned.sha256
     return sha256 and f"{sha256} {asdict(entry)}"
 
 
-@remembered
-def _embedded(file: str) -> str:
-    """Only what comes with the package may be remembered: other files change while a session of Python lives."""
-    return files.file_sha256(EMBEDDED / file)
+@memoised
+def _embedded_sha256(file: str) -> str:
+    """Hash of a file of the package, the only files that do not change while a process lives."""
+    return file_sha256(EMBEDDED / file)
 
 
-class Index:
-    """The notes of a store."""
+class StoredCells:
+    """The index of one store, read once."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._notes: dict[str, str] = {}
+    def __init__(self, options: BenchOptions) -> None:
+        self._options = options
+        self._path = options.store / INDEX
+        self._folders: dict[str, str] = {}
         with suppress(OSError):
-            for line in (root / NOTES).read_bytes().splitlines():
+            for line in self._path.read_bytes().splitlines():
                 with suppress(ValueError, KeyError, TypeError, RecursionError):  # the last line may be torn
                     content = json.loads(line)
-                    self._notes[content["cell"]] = str(content["folder"])
+                    self._folders[content["cell"]] = str(content["folder"])
 
-    def find(self, mark: str | None) -> Path | None:
-        """The folder of a fingerprint's job, if its result is whole."""
-        name = self._notes.get(mark) if mark else None
-        if not name or name != Path(name).name or result_in(self._root / name) is None:
+    def fingerprint(self, cell: Cell) -> str | None:
+        """Fingerprint of a cell that is run with the options of this run."""
+        return fingerprint(cell, self._options.data_dir, self._options.device)
+
+    def folder(self, mark: str | None) -> Path | None:
+        """Folder of the job with a fingerprint, if the index has it and its result is whole."""
+        name = self._folders.get(mark) if mark else None
+        if not name or name != Path(name).name or result_in(self._options.store / name) is None:
             return None
-        return self._root / name
+        return self._options.store / name
 
     def note(self, mark: str | None, folder: str) -> None:
-        """This cell is that job."""
-        if mark is None or self._notes.get(mark) == folder:
+        """Add a finished job by the fingerprint that its cell had before the run."""
+        if mark is None or self._folders.get(mark) == folder:
             return
-        self._notes[mark] = folder
+        self._folders[mark] = folder
         try:
-            files.append_line(self._root / NOTES, json.dumps({"cell": mark, "folder": folder}))
+            append_line(self._path, json.dumps({"cell": mark, "folder": folder}))
         except OSError as error:
-            raise UsageError(f"cannot write {self._root / NOTES} ({error.strerror}): give another --out") from error
+            raise UsageError(f"cannot write {self._path} ({error.strerror}): give another --out") from error
 
 
 def result_in(folder: Path) -> dict[str, Any] | None:
-    """The result.json of a finished job, if its records are all there."""
+    """The result.json of a finished job, if its records are complete."""
     content = read_json(folder / "result.json")
     if not content or not {"n", "clean", "robust", "job", "provenance"} <= content.keys():
         return None
-    if any(not isinstance(content[name], dict) or content[name].keys() != SHARE for name in ("clean", "robust")):
+    if any(
+        not isinstance(content[name], dict) or content[name].keys() != ACCURACY_KEYS for name in ("clean", "robust")
+    ):
         return None
     with suppress(OSError):
         if (folder / "samples.jsonl").read_bytes().count(b"\n") == content.get("lines", content["n"]):
@@ -120,7 +128,7 @@ def result_in(folder: Path) -> dict[str, Any] | None:
 
 
 def records(folder: Path) -> Iterator[SampleRecord]:
-    """The records of a finished job, one after the other; of a sample that was looked at again, the last."""
+    """Records of a finished job; of a sample with several records, the last one."""
     with (folder / "samples.jsonl").open("rb") as stream:
-        found = {record.index: record for record in map(SampleRecord.parse, stream)}
-    yield from found.values()
+        last_by_index = {record.index: record for record in map(SampleRecord.parse, stream)}
+    yield from last_by_index.values()

@@ -1,4 +1,4 @@
-"""The unit of work of a benchmark: a cell or a shard of one, as texts that any process on any machine understands."""
+"""Tasks of a benchmark: a cell, or a shard of one, as texts that a process on any machine understands."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from vitattack.records.record import RecordListener, SampleRecord
     from vitattack.records.result import Result
 
-# `part`: this shard is done, the result comes with the last one. `published`: never run, the table quotes a paper.
-Status = Literal["ok", "part", "failed", "cancelled", "published"]
-SECONDS_FOR_A_LOCK = 30.0  # a driver that was killed may have workers that end a batch
+# `part`: this shard is done, the last one brings the result. `published`: never run, tables quote a paper.
+CellStatus = Literal["ok", "part", "failed", "cancelled", "published"]
+SECONDS_FOR_A_LOCK = 30.0  # workers of a driver that was killed may still be finishing a batch
 
 
 @dataclass(frozen=True)
 class Task:
-    """Everything a worker needs; attack, threads and device are settled, so that every worker makes the same key."""
+    """Everything a worker needs; attack, threads and device are resolved, so that all workers compute the same key."""
 
     cell: Cell
     attack: str
@@ -38,16 +38,17 @@ class Task:
 
     @property
     def name(self) -> str:
+        """Name of the cell, with the shard if there are several."""
         number, count = self.shard
         return self.cell.name if count == 1 else f"{self.cell.name} {number}/{count}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task; the result itself is in the store, in `folder`."""
+    """End of a task; the result itself is in the store, in `folder`."""
 
     task: Task
-    status: Status
+    status: CellStatus
     folder: str | None = None
     from_store: bool = False
     error: str = ""
@@ -55,28 +56,28 @@ class Outcome:
 
 
 class Listener:
-    """Hears of a task while it runs; the default does not care."""
+    """Callbacks of a running task; these do nothing."""
 
     def keyed(self, folder: str, root: Path) -> None:
-        """The folder of the task's job below `root` is known, and is about to be looked into."""
+        """The folder of the task's job below `root` is known and not read yet."""
 
     def moved(self, done: int, total: int) -> None:
-        """So many images of this task are stored."""
+        """`done` images of this task are stored."""
 
 
 def run_task(task: Task, listener: Listener = Listener()) -> Outcome:
-    """Runs a task to its end; whatever goes wrong is an outcome, so that the others go on."""
+    """Run a task to its end; any error becomes an outcome, so that other tasks go on."""
     from vitattack.records.store import Locked
 
-    patience = time.monotonic() + SECONDS_FOR_A_LOCK
+    deadline = time.monotonic() + SECONDS_FOR_A_LOCK
     while True:
         try:
             return _run(task, listener)
         except Locked as error:
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 return failed(task, error)
             time.sleep(1.0)
-        except Exception as error:  # noqa: BLE001  # of models, data and foreign attacks: any kind
+        except Exception as error:  # noqa: BLE001  # models, data and plug-in attacks may raise anything
             return failed(task, error)
 
 
@@ -89,9 +90,10 @@ def failed(task: Task, error: BaseException) -> Outcome:
 def _run(task: Task, listener: Listener) -> Outcome:
     from vitattack.evaluation.evaluate import evaluate
     from vitattack.evaluation.listener import EvaluationListener
+    from vitattack.evaluation.setup import Setup
     from vitattack.models.zoo.load import FileOptions
 
-    class Ears(EvaluationListener):
+    class TaskListener(EvaluationListener):
         folder: str | None = None
         from_store = False
         stored = (0, 0)
@@ -112,20 +114,20 @@ def _run(task: Task, listener: Listener) -> Outcome:
             return watch
 
         def again(self, job: Job, name: str) -> RecordListener:
-            # every image is stored already; what a pass over survivors adds still has to reach whoever keeps it
+            # all images are stored; records of a second pass over survivors still have to reach a remote store
             return lambda records, total: listener.moved(*self.stored)
 
         def done(self, result: Result | None, from_store: bool) -> None:
             self.from_store = from_store
 
-    cell, ears = task.cell, Ears()
-    evaluation = evaluate(
-        cell.model,
-        task.attack,
-        threat=cell.threat,
+    cell, listening = task.cell, TaskListener()
+    setup = Setup(
         data=cell.data,
         limit=cell.settings.limit,
         calibration=cell.settings.calibration,
+        data_dir=task.data_dir,
+        transform=cell.settings.transform,
+        options=FileOptions(**cell.options),
         seed=cell.seed,
         batch_size=cell.settings.batch_size,
         threads=task.threads,
@@ -133,9 +135,6 @@ def _run(task: Task, listener: Listener) -> Outcome:
         out=task.store,
         fresh=task.fresh,
         shard=task.shard,
-        options=FileOptions(**cell.options),
-        data_dir=task.data_dir,
-        transform=cell.settings.transform,
-        listener=ears,
     )
-    return Outcome(task, "ok" if evaluation.finished else "part", ears.folder, ears.from_store)
+    evaluation = evaluate(cell.model, task.attack, threat=cell.threat, setup=setup, listener=listening)
+    return Outcome(task, "ok" if evaluation.finished else "part", listening.folder, listening.from_store)

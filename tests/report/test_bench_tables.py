@@ -11,14 +11,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from vitattack.bench import schema as file
 from vitattack.bench.cells import cells
-from vitattack.bench.compare import fronts, shown
-from vitattack.bench.run.run import Matrix, Measured
+from vitattack.bench.compare import compared_numbers, size_fronts
+from vitattack.bench.read.benchmark_file import read_benchmark
+from vitattack.bench.run.results import BenchmarkResult, CellResult
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import share
-from vitattack.report import bench as report
+from vitattack.report import bench_files
+from vitattack.report.bench_tables import bench_tables
 
 FILE = """
 schema: 1
@@ -41,21 +42,21 @@ ROBUST = {("tiny-vit", "pgd"): 38, ("tiny-vit", "GAMA"): 37, ("CNN", "pgd"): 2, 
 CLEAN = {"tiny-vit": 66, "CNN": 91}
 
 
-def made(folder: Path, text: str = FILE, failed: tuple[str, ...] = ()) -> Matrix:
+def made(folder: Path, text: str = FILE, failed: tuple[str, ...] = ()) -> BenchmarkResult:
     path = folder / "made.yaml"
     path.write_text(text)
-    bench = file.read(str(path))
+    bench = read_benchmark(str(path))
     found = []
     for cell in cells(bench):
         if not cell.runnable:
-            found.append(Measured(cell, "published"))
+            found.append(CellResult(cell, "published"))
         elif cell.attack_label in failed:
-            found.append(Measured(cell, "failed", error="no such thing: install it"))
+            found.append(CellResult(cell, "failed", error="no such thing: install it"))
         else:
             robust = share(ROBUST[cell.label, cell.attack_label] + cell.seed, 100)
             content = {"doubts": ["few steps"] if cell.attack_label == "pgd" else [], "job": {"attack": cell.attack}}
-            found.append(Measured(cell, "ok", content=content, clean=share(CLEAN[cell.label], 100), robust=robust))
-    return Matrix(bench, tuple(found), folder)
+            found.append(CellResult(cell, "ok", content=content, clean=share(CLEAN[cell.label], 100), robust=robust))
+    return BenchmarkResult(bench, tuple(found), folder)
 
 
 def test_gap_is_newcombes():
@@ -73,7 +74,7 @@ def test_gap_needs_the_sampling_of_both():
 
 
 def test_every_number_is_in_the_table(tmp_path):
-    table = report.tables(made(tmp_path))[0]
+    table = bench_tables(made(tmp_path))[0]
     assert list(table.columns) == ["model", "clean", "pgd", "GAMA"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["tiny-vit"][0] == "66.0 (56.3-74.5) [66.00] +0.0 in"
@@ -87,7 +88,7 @@ def test_every_number_is_in_the_table(tmp_path):
 
 
 def test_compared_table_counts_the_inside(tmp_path):
-    table = next(t for t in report.tables(made(tmp_path)) if "inside the sampling error" in t.title)
+    table = next(t for t in bench_tables(made(tmp_path)) if "inside the sampling error" in t.title)
     assert "2 of 3 differences" in table.title
     assert [row[-1] for row in table.rows] == ["in", "in", "out"]
     assert [row[7] for row in table.rows] == ["10000", "1000", "?"]
@@ -95,14 +96,14 @@ def test_compared_table_counts_the_inside(tmp_path):
 
 def test_attacks_down_the_side(tmp_path):
     text = FILE + "rows: [attack]\ncolumns: [model]\n"
-    table = report.tables(made(tmp_path, text))[0]
+    table = bench_tables(made(tmp_path, text))[0]
     assert list(table.columns) == ["attack", "tiny-vit", "CNN", "ViT-B (AT)"]
     assert [row[0] for row in table.rows] == ["clean", "pgd", "GAMA"]
 
 
 def test_clean_stands_beside_every_budget_of_a_curve(tmp_path):
     text = FILE.replace("[linf:8/255]", "[linf:8/255, linf:4/255]") + "rows: [threat]\ncolumns: [model, attack]\n"
-    table = report.tables(made(tmp_path, text))[0]
+    table = bench_tables(made(tmp_path, text))[0]
     assert [row[0] for row in table.rows] == ["linf:8/255", "linf:4/255"]
     assert list(table.columns)[1:4] == ["tiny-vit clean", "tiny-vit pgd", "tiny-vit GAMA"]
     assert all(row[1].startswith("66.0") for row in table.rows)
@@ -111,14 +112,14 @@ def test_clean_stands_beside_every_budget_of_a_curve(tmp_path):
 @pytest.mark.parametrize("axes", ["rows: [threat]\ncolumns: [model]", "rows: [model]\ncolumns: [threat]"])
 def test_one_attack_does_not_give_its_place_to_the_clean_numbers(tmp_path, axes):
     text = FILE.partition("reference:")[0].replace("[pgd, {attack: gama, label: GAMA}]", "[pgd]") + axes + "\n"
-    (table, *_) = report.tables(made(tmp_path, text.replace("[linf:8/255]", "[linf:8/255, linf:4/255]")))
+    (table, *_) = bench_tables(made(tmp_path, text.replace("[linf:8/255]", "[linf:8/255, linf:4/255]")))
     cells = [cell for row in table.rows for cell in row[1:]]
     assert sum(cell.startswith("38.0") for cell in cells) == sum(cell.startswith("2.0") for cell in cells) == 2
     assert all(table.columns) and len(set(table.columns)) == len(table.columns)
 
 
 def test_seeds_have_a_mean_and_their_ends(tmp_path):
-    found = report.tables(made(tmp_path, FILE.replace("models:", "seeds: [0, 1, 3]\nmodels:")))
+    found = bench_tables(made(tmp_path, FILE.replace("models:", "seeds: [0, 1, 3]\nmodels:")))
     assert "pgd seed 3" in found[0].columns and "seeds 0, 1, 3" in found[0].title
     assert found[1].rows[0] == ("tiny-vit", "pgd", "linf:8/255", "39.33", "38.00", "41.00", "3")
     compared = next(table for table in found if "inside the sampling error" in table.title)
@@ -128,24 +129,24 @@ def test_seeds_have_a_mean_and_their_ends(tmp_path):
 
 def test_failures_are_said(tmp_path):
     matrix = made(tmp_path, failed=("GAMA",))
-    found = report.tables(matrix)
+    found = bench_tables(matrix)
     assert found[-1].title == "2 failed" and "no such thing" in found[-1].rows[0][1]
     assert dict(zip(found[0].columns, found[0].rows[0], strict=True))["GAMA"] == "failed [40.00]"
 
 
 def test_wide_tables_come_in_pieces(tmp_path):
     matrix = made(tmp_path)
-    pieces = [t for t in report.tables(matrix, width=45) if t.title.startswith("A title | linf")]
+    pieces = [t for t in bench_tables(matrix, width=45) if t.title.startswith("A title | linf")]
     assert len(pieces) > 1 and "(1 of " in pieces[0].title
     assert [column for piece in pieces for column in piece.columns[1:]] == ["clean", "pgd", "GAMA"]
     assert not pieces[0].notes and pieces[-1].notes
     assert all(piece.columns[0] == "model" and len(piece.rows) == 3 for piece in pieces)
-    whole = report.tables(matrix, width=400)[0]
+    whole = bench_tables(matrix, width=400)[0]
     assert "\n" in whole.rows[0][1] and "(1 of" not in whole.title
 
 
 def test_json_has_the_agreed_shape(tmp_path):
-    found = json.loads(json.dumps(report.content(made(tmp_path))))
+    found = json.loads(json.dumps(bench_files.bench_json(made(tmp_path))))
     agreed = {"model", "attack", "threat", "measured", "low", "high", "published", "source", "n", "status"}
     assert found["schema"] == 1 and found["file"].endswith("made.yaml")
     assert all(agreed <= cell.keys() for cell in found["cells"])
@@ -160,7 +161,7 @@ def test_json_has_the_agreed_shape(tmp_path):
 
 
 def test_numbers_are_a_row_per_cell(tmp_path):
-    lines = report.numbers(made(tmp_path)).csv().splitlines()
+    lines = bench_files.number_table(made(tmp_path)).csv().splitlines()
     rows = list(csv.DictReader(io.StringIO("\n".join(line for line in lines if not line.startswith("#")))))
     assert {(r["model"], r["attack"], r["measured"]) for r in rows} >= {
         ("CNN", "GAMA", "0.01"),
@@ -170,33 +171,33 @@ def test_numbers_are_a_row_per_cell(tmp_path):
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_every_form_holds_the_numbers(tmp_path, form):
-    text = getattr(report.tables(made(tmp_path))[0], form)()
+    text = getattr(bench_tables(made(tmp_path))[0], form)()
     assert "57.61" in text and "37.0" in text
     assert ("\\toprule" in text) == (form == "latex")
 
 
 def test_front_by_size(tmp_path):
     matrix = made(tmp_path)
-    (front,) = fronts(matrix, shown(matrix))
+    (front,) = size_fronts(matrix, compared_numbers(matrix))
     # GAMA has a published number more, but that model's size is nobody's to know
     assert front.attack == "GAMA" and [point.model for point in front.points] == ["tiny-vit", "CNN"]
     vit, cnn = front.points
     assert vit.smallest and cnn.smallest == (cnn.parameters < vit.parameters)
     worse = replace(matrix, cells=tuple(_as_robust(m) for m in matrix.cells))
-    (front,) = fronts(worse, shown(worse))
+    (front,) = size_fronts(worse, compared_numbers(worse))
     assert sum(point.smallest for point in front.points) == 1  # the larger of two equals is not on it
 
 
-def _as_robust(measured: Measured) -> Measured:
+def _as_robust(measured: CellResult) -> CellResult:
     return replace(measured, robust=share(37, 100)) if measured.robust else measured
 
 
 def test_saved_in_every_form(tmp_path, monkeypatch):
     matrix = made(tmp_path)
     records = [SampleRecord(i, 1, 1, 2, "fooled", 0.03, False, False, 3, 21, 20, {"tx": i}) for i in range(3)]
-    monkeypatch.setattr(Measured, "records", lambda self: iter(records if self.status == "ok" else ()))
-    monkeypatch.setattr("vitattack.report.sample_parquet.PIECE", 2)
-    paths = report.save(matrix, tmp_path / "out")
+    monkeypatch.setattr(CellResult, "records", lambda self: iter(records if self.status == "ok" else ()))
+    monkeypatch.setattr("vitattack.report.sample_parquet.ROWS_IN_MEMORY", 2)
+    paths = bench_files.save_bench(matrix, tmp_path / "out")
     assert sorted(path.suffix for path in paths) == [".csv", ".json", ".md", ".parquet", ".tex"]
     rows = pq.read_table(tmp_path / "out" / "made.parquet").to_pylist()
     assert len(rows) == 4 * 3

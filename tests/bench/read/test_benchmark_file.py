@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from vitattack.bench.cells import cells
-from vitattack.bench.schema import Bench, read
+from vitattack.bench.read.benchmark_file import read_benchmark
+from vitattack.bench.schema import Benchmark
 from vitattack.core.errors import UsageError
 
 WHOLE = """\
@@ -45,11 +46,11 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Bench:
-    return read(str(write(tmp_path, WHOLE)))
+def whole(tmp_path: Path) -> Benchmark:
+    return read_benchmark(str(write(tmp_path, WHOLE)))
 
 
-def test_a_file_is_its_cells(whole: Bench) -> None:
+def test_a_file_is_its_cells(whole: Benchmark) -> None:
     found = cells(whole)
     assert [cell.name for cell in found] == [
         "tiny-vit/pgd/linf:8/255/0",
@@ -64,7 +65,7 @@ def test_a_file_is_its_cells(whole: Bench) -> None:
     assert found[1].attack == "gama(steps=50)" and found[2].model == "tiny-vit-standard"
 
 
-def test_published_numbers_find_their_cells(whole: Bench) -> None:
+def test_published_numbers_find_their_cells(whole: Benchmark) -> None:
     first = cells(whole)[0].published
     assert first is not None and (first.value, first.n, first.source) == (45.5, 10000, "Somebody, 2024, Table 1")
     last = cells(whole)[4].published
@@ -74,7 +75,7 @@ def test_published_numbers_find_their_cells(whole: Bench) -> None:
     assert whole.published("plain", "clean", "linf:8/255") is None
 
 
-def test_only_and_skip_are_wildcards_over_names_and_parts(whole: Bench) -> None:
+def test_only_and_skip_are_wildcards_over_names_and_parts(whole: Benchmark) -> None:
     names = lambda **kw: [cell.name for cell in cells(whole, **kw)]  # noqa: E731
     assert names(only=["pgd"]) == [n for n in names() if "/pgd/" in n]
     assert names(only=["theirs/*"]) == [n for n in names() if n.startswith("theirs")]
@@ -89,9 +90,9 @@ def test_wildcards_name_the_models_of_the_zoo_that_fit_the_data(tmp_path: Path) 
     text = WHOLE.partition("overrides:")[0].replace(
         "- {model: tiny-vit-standard, label: plain, batch_size: 32}", "- 'tiny-*'"
     )
-    found = read(str(write(tmp_path, text.replace("  - tiny-vit\n", ""))))
+    found = read_benchmark(str(write(tmp_path, text.replace("  - tiny-vit\n", ""))))
     assert {m.text for m in found.models} >= {"tiny-vit", "tiny-vit-standard", "tiny-cnn-standard"}
-    everything = read(str(write(tmp_path, text.replace("  - tiny-vit\n", "").replace("tiny-*", "*"))))
+    everything = read_benchmark(str(write(tmp_path, text.replace("  - tiny-vit\n", "").replace("tiny-*", "*"))))
     assert not any("imagenet" in m.text for m in everything.models)
 
 
@@ -107,18 +108,18 @@ attacks: [pgd]
 
 def test_several_budgets_and_axes(tmp_path: Path) -> None:
     text = WHOLE.replace("[linf:8/255]", "['linf:1/255,2/255', l2:0.5]").partition("reference:")[0]
-    found = read(str(write(tmp_path, text)))
+    found = read_benchmark(str(write(tmp_path, text)))
     assert found.threats == ("linf:1/255", "linf:2/255", "l2:0.5")
     assert (found.rows, found.columns) == (("model",), ("attack", "threat"))
-    turned = read(str(write(tmp_path, text + "rows: [attack]\ncolumns: [model]\n")))
+    turned = read_benchmark(str(write(tmp_path, text + "rows: [attack]\ncolumns: [model]\n")))
     assert (turned.rows, turned.columns) == (("attack",), ("model", "threat"))  # what nobody names goes across
-    across = read(str(write(tmp_path, text + "columns: [model]\n")))
+    across = read_benchmark(str(write(tmp_path, text + "columns: [model]\n")))
     assert (across.rows, across.columns) == (("attack",), ("model", "threat"))
     # clean numbers stand beside those of the only attack, and not in their place
     for axes, columns in (("[threat]\ncolumns: [model]", "model"), ("[model]\ncolumns: [threat]", "threat")):
-        alone = read(str(write(tmp_path, ONE_ATTACK + f"rows: {axes}\n")))
+        alone = read_benchmark(str(write(tmp_path, ONE_ATTACK + f"rows: {axes}\n")))
         assert len(alone.attacks) == 1 and alone.columns == (columns, "attack")
-    seeds = read(str(write(tmp_path, text.replace("seeds: [0]", "seeds: [0, 1]"))))
+    seeds = read_benchmark(str(write(tmp_path, text.replace("seeds: [0]", "seeds: [0, 1]"))))
     assert seeds.columns == ("attack", "threat", "seed") and len(cells(seeds)) == 2 * len(cells(found))
 
 
@@ -126,12 +127,12 @@ def test_several_budgets_and_axes(tmp_path: Path) -> None:
     "shape", ["rows: [threat]\ncolumns: [model]\n", "columns: [threat]\n", "rows: [model]\ncolumns: [seed]\n"]
 )
 def test_one_attack_and_the_clean_accuracy_have_places_of_their_own(tmp_path: Path, shape: str) -> None:
-    found = read(str(write(tmp_path, TWO_NUMBERS + shape)))
+    found = read_benchmark(str(write(tmp_path, TWO_NUMBERS + shape)))
     assert "attack" in (*found.rows, *found.columns)
 
 
 def test_a_file_that_skips_everything_says_so(tmp_path: Path) -> None:
-    found = read(str(write(tmp_path, TWO_NUMBERS + "skip: [{models: '*'}]\n")))
+    found = read_benchmark(str(write(tmp_path, TWO_NUMBERS + "skip: [{models: '*'}]\n")))
     for only in ([], ["pgd"]):
         with pytest.raises(UsageError, match=r"b\.yaml:7: skip leaves no cell: drop an entry of it"):
             cells(found, only)
@@ -218,7 +219,7 @@ def test_a_mistake_is_told_with_its_line_and_the_fix(tmp_path: Path, old: str, n
     assert WHOLE.count(old) >= 1
     path = write(tmp_path, WHOLE.replace(old, new, 1))
     with pytest.raises(UsageError) as error:
-        read(str(path))
+        read_benchmark(str(path))
     message = str(error.value)
     assert message.startswith(f"{path}:{line}: "), message
     assert said in message and "\n" not in message and message.isprintable()
@@ -229,28 +230,28 @@ def test_aliases_that_swarm_are_refused(tmp_path: Path) -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
     with pytest.raises(UsageError, match=r"b\.yaml:\d+: the aliases of this file stand for more than"):
-        read(str(write(tmp_path, bomb)))
+        read_benchmark(str(write(tmp_path, bomb)))
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"larger than 256 KB"):
-        read(str(write(tmp_path, "# " + "x" * 300_000)))
+        read_benchmark(str(write(tmp_path, "# " + "x" * 300_000)))
     with pytest.raises(UsageError, match="check the path"):
-        read(str(tmp_path / "none.yaml"))
+        read_benchmark(str(tmp_path / "none.yaml"))
     with pytest.raises(UsageError, match="check the path"):
-        read(str(tmp_path.with_suffix(".yaml")))
+        read_benchmark(str(tmp_path.with_suffix(".yaml")))
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(UsageError, match="it is no file"):  # and does not wait for somebody to write
-        read(str(tmp_path / "pipe.yaml"))
+        read_benchmark(str(tmp_path / "pipe.yaml"))
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="no text"):
-        read(str(tmp_path / "b.yaml"))
+        read_benchmark(str(tmp_path / "b.yaml"))
     with pytest.raises(UsageError, match="unknown benchmark 'dmeo': did you mean demo"):
-        read("dmeo")
+        read_benchmark("dmeo")
     with pytest.raises(UsageError, match=r"b\.yaml:1: a benchmark is keys and values"):
-        read(str(write(tmp_path, "- pgd\n")))
+        read_benchmark(str(write(tmp_path, "- pgd\n")))
     with pytest.raises(UsageError, match=r"b\.yaml:1: "):
-        read(str(write(tmp_path, "")))
+        read_benchmark(str(write(tmp_path, "")))
 
 
 def test_each_is_refused_in_under_a_second_and_without_torch(tmp_path: Path) -> None:
@@ -262,13 +263,13 @@ def test_each_is_refused_in_under_a_second_and_without_torch(tmp_path: Path) -> 
         paths.append(str(path))
     code = (
         "import sys, time\n"
-        "from vitattack.bench.schema import read\n"
+        "from vitattack.bench.read.benchmark_file import read_benchmark\n"
         "from vitattack.core.errors import UsageError\n"
         "worst = 0.0\n"
         "for path in sys.argv[1:]:\n"
         "    began = time.process_time()\n"
         "    try:\n"
-        "        read(path)\n"
+        "        read_benchmark(path)\n"
         "    except UsageError:\n"
         "        worst = max(worst, time.process_time() - began)\n"
         "    else:\n"

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from vitattack.bench import schema
 from vitattack.bench.cells import cells
-from vitattack.bench.plan.plan import plan
+from vitattack.bench.options import BenchOptions
+from vitattack.bench.plan.cost import plan_benchmark
+from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.schema import CLEAN
 from vitattack.core.assets import ASSETS
 from vitattack.models.zoo.entries import entries
 
-read = cache(schema.read)
+read = cache(read_benchmark)
 FILES = sorted((ASSETS / "benchmarks").glob("*.yaml"))
 # Where a paper contradicts itself or the repository the zoo quotes: (file, row, attack, in the paper, in the zoo).
 CONTRADICTIONS = {
@@ -106,7 +107,7 @@ def test_every_reported_number_of_unpublished_models_is_quoted():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_file_has_a_plan(path: Path, tmp_path: Path):
-    found = plan(read(path.stem), throughput=1e13, store=tmp_path)
+    found = plan_benchmark(read(path.stem), BenchOptions(store=tmp_path), 1e13)
     assert len(found.rows) == len(cells(read(path.stem)))
     assert found.to_run  # something of it can be measured here
     for row in found.to_run:
@@ -130,5 +131,5 @@ def test_the_file_of_the_page_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     made.write_text(page.read_text().split("```yaml\n")[1].split("```")[0])
     (tmp_path / "mine.safetensors").touch()
     monkeypatch.chdir(tmp_path)
-    bench = schema.read(str(made))
+    bench = read_benchmark(str(made))
     assert {"XCiT-S12", "mine", "tiny-vit"} <= {model.label for model in bench.models}

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from vitattack.bench.cells import cells
+from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan import facts, preflight, throughput
-from vitattack.bench.plan.plan import plan
-from vitattack.bench.run.run import run
-from vitattack.bench.schema import Bench, read
+from vitattack.bench.plan.cost import Plan, plan_benchmark
+from vitattack.bench.read.benchmark_file import read_benchmark
+from vitattack.bench.run.run_benchmark import run_benchmark
+from vitattack.bench.schema import Benchmark
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.models.zoo.entries import entries
-from vitattack.report.plan import flops, size, table, time
+from vitattack.report.bench_plan import format_bytes, format_flops, format_hours, plan_table
 
 TEXT = """\
 schema: 1
@@ -32,10 +34,14 @@ reference:
 """
 
 
-def bench(folder: Path, text: str = TEXT) -> Bench:
+def bench(folder: Path, text: str = TEXT) -> Benchmark:
     path = folder / "b.yaml"
     path.write_text(text)
-    return read(str(path))
+    return read_benchmark(str(path))
+
+
+def plan(some: Benchmark, *, throughput: float | None = None, **options: Any) -> Plan:
+    return plan_benchmark(some, BenchOptions(**{"store": Path("no store"), **options}), throughput)
 
 
 def test_the_price_of_a_cell_is_passes_times_recorded_figures(tmp_path: Path) -> None:
@@ -46,11 +52,13 @@ def test_the_price_of_a_cell_is_passes_times_recorded_figures(tmp_path: Path) ->
     assert white.passes == (23, 20) and white.n == 8
     each = 23 * vit.flops + 20 * vit.backward
     assert white.flops == 8 * each and white.hours == white.flops / 1e9 / 3600
-    assert white.least == 8 * (0.75 * vit.flops + 0.25 * each)  # a quarter survives as published
+    assert white.least_flops == 8 * (0.75 * vit.flops + 0.25 * each)  # a quarter survives as published
     assert transfer.passes == (3, 0)
-    assert transfer.flops == 8 * (3 * vit.flops + 20 * cnn.flops + 20 * cnn.backward) and transfer.least is None
+    assert transfer.flops == 8 * (3 * vit.flops + 20 * cnn.flops + 20 * cnn.backward) and transfer.least_flops is None
     assert all(row.flops is None and not row.to_run for row in published)
-    assert found.total("flops") == white.flops + transfer.flops and found.unknown("hours") == 0
+    assert (
+        found.total(lambda row: row.flops) == white.flops + transfer.flops and found.unknown(lambda row: row.hours) == 0
+    )
     assert white.fetch == 0 and json.loads(json.dumps(found.json()))["to_run"] == 2
 
 
@@ -64,9 +72,9 @@ def test_weights_are_fetched_once_whatever_asks_for_them(tmp_path: Path, monkeyp
     weights = entries()[name].weights
     wanted = (weights and weights.size) or 4 * figures.parameters
     assert [row.fetch for row in found.rows] == [0, wanted, 0, 0]
-    assert found.total("fetch") == wanted
-    assert all(row.hours is None for row in found.rows) and found.total("hours") is None
-    assert "--throughput 20T" in " ".join(table(found).notes)
+    assert found.total(lambda row: row.fetch) == wanted
+    assert all(row.hours is None for row in found.rows) and found.total(lambda row: row.hours) is None
+    assert "--throughput 20T" in " ".join(plan_table(found).notes)
 
 
 def test_what_nobody_knows_is_said(tmp_path: Path) -> None:
@@ -74,38 +82,38 @@ def test_what_nobody_knows_is_said(tmp_path: Path) -> None:
     found = plan(bench(tmp_path, text.replace("[pgd,", "[\"torchattacks('APGD')\", pgd,")), throughput=1e12)
     by = {row.cell.attack_label: row for row in found.rows if row.cell.runnable}
     assert by["torchattacks('APGD')"].passes is None and by["pgd"].passes == (23, 20)
-    assert by["pgd"].flops is None and found.unknown("flops") == 3
-    shown = table(found)
-    assert any("nobody recorded" in note for note in shown.notes) and "?" in shown.rows[0]
+    assert by["pgd"].flops is None and found.unknown(lambda row: row.flops) == 3
+    shown = plan_table(found)
+    assert any("unknown price" in note for note in shown.notes) and "?" in shown.rows[0]
 
 
 def test_stored_cells_are_not_counted(tmp_path: Path) -> None:
     text = TEXT.replace("[pgd, \"transfer('tiny-cnn-standard', pgd(stop=never))\"]", "[fgsm, random]")
     some = bench(tmp_path, text.replace("attack: pgd", "attack: fgsm"))
-    run(some, store=tmp_path / "runs", only=["fgsm"])
+    run_benchmark(some, BenchOptions(store=tmp_path / "runs", only=("fgsm",)))
     found = plan(some, store=tmp_path / "runs")
     assert [(row.cell.attack, row.stored) for row in found.rows if row.cell.runnable] == [
         ("fgsm", True),
         ("random", False),
     ]
-    assert len(found.to_run) == 1 and found.total("flops") == found.rows[1].flops
+    assert len(found.to_run) == 1 and found.total(lambda row: row.flops) == found.rows[1].flops
     assert len(plan(some, store=tmp_path / "runs", fresh=True).to_run) == 2
 
 
 def test_weights_of_a_stored_cell_are_fetched_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store from elsewhere: records are here, weights are not."""
     some = bench(tmp_path, TEXT.partition("reference:")[0].replace("[pgd,", "[fgsm, random,"))
-    run(some, store=tmp_path / "runs", only=["fgsm"])
+    run_benchmark(some, BenchOptions(store=tmp_path / "runs", only=("fgsm",)))
     sizes = {"tiny-vit": 1000, "tiny-cnn-standard": 200}
-    monkeypatch.setattr("vitattack.bench.plan.plan.to_fetch", lambda name: sizes[name])
+    monkeypatch.setattr("vitattack.bench.plan.cost.to_fetch", lambda name: sizes[name])
     found = plan(some, store=tmp_path / "runs")
     assert [row.fetch for row in found.rows if row.cell.runnable] == [0, 1000, 200]
-    assert found.total("fetch") == 1200
+    assert found.total(lambda row: row.fetch) == 1200
 
 
 def test_a_source_that_is_named_twice_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"tiny-vit": 1000, "tiny-cnn-standard": 200}
-    monkeypatch.setattr("vitattack.bench.plan.plan.to_fetch", lambda name: sizes[name])
+    monkeypatch.setattr("vitattack.bench.plan.cost.to_fetch", lambda name: sizes[name])
     crafted = "transfer('tiny-cnn-standard', {})"
     attack = f"worst({crafted.format('pgd')}, {crafted.format('fgsm')})"
     text = TEXT.partition("attacks:")[0] + f'attacks: ["{attack}"]\n'
@@ -133,15 +141,15 @@ def test_a_measurement_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.Monk
     some = bench(tmp_path)
     measured = dict(throughput.calibrate(cells(some), "cpu"))
     assert measured.keys() == {"tiny-vit"} and 1e6 < measured["tiny-vit"] < 1e14
-    rates = throughput.Rates("cpu")
+    rates = throughput.MeasuredRates("cpu")
     assert rates.of("tiny-vit", 1) == throughput.Rate(measured["tiny-vit"], "measured")
     assert rates.of("tiny-cnn-standard", 1) == throughput.Rate(measured["tiny-vit"], "measured on other models")
-    assert rates.of("tiny-vit", 7) is None and throughput.Rates("cuda").of("tiny-vit", 1) is None
+    assert rates.of("tiny-vit", 7) is None and throughput.MeasuredRates("cuda").of("tiny-vit", 1) is None
     row = plan(some, device="cpu").rows[0]
     assert row.hours is not None and row.flops is not None
     assert row.hours == pytest.approx(row.flops / measured["tiny-vit"] / 3600)
-    throughput.keep("cpu", 1, {"tiny-cnn-standard": 5e9})
-    assert throughput.Rates("cpu").of("tiny-vit", 1) == rates.of("tiny-vit", 1)
+    throughput.remember("cpu", 1, {"tiny-cnn-standard": 5e9})
+    assert throughput.MeasuredRates("cpu").of("tiny-vit", 1) == rates.of("tiny-vit", 1)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +158,7 @@ def test_a_measurement_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_broken_cache_of_measurements_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
     (tmp_path / throughput.FILE).write_text(content)
-    assert throughput.Rates("cpu").of("tiny-vit", 1) is None
+    assert throughput.MeasuredRates("cpu").of("tiny-vit", 1) is None
 
 
 def test_a_model_of_unknown_size_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,24 +167,29 @@ def test_a_model_of_unknown_size_is_not_measured(tmp_path: Path, monkeypatch: py
 
 
 def test_throughput_as_people_write_it() -> None:
-    assert throughput.parse("20T") == throughput.parse("2e13") == throughput.parse("20000 GFLOP/s") == 2e13
-    assert throughput.parse("312TFLOPS") == 3.12e14
+    assert (
+        throughput.parse_flops("20T")
+        == throughput.parse_flops("2e13")
+        == throughput.parse_flops("20000 GFLOP/s")
+        == 2e13
+    )
+    assert throughput.parse_flops("312TFLOPS") == 3.12e14
     for text in ("", "fast", "-3T", "20 images/s", "1e99", "0"):
         with pytest.raises(UsageError, match="write 20T or 300G"):
-            throughput.parse(text)
+            throughput.parse_flops(text)
 
 
 def test_numbers_that_can_be_read() -> None:
-    assert [flops(v) for v in (None, 5.0, 2.5e9, 3.19e18)] == ["?", "5", "2.5G", "3.19E"]
-    assert [time(v) for v in (None, 0.001, 0.5, 3.0, 1234.0)] == ["?", "3.6 s", "30 min", "3.0 h", "1,234 h"]
-    assert [size(v) for v in (None, 0, 5e6, 2e9)] == ["?", "", "5 MB", "2.00 GB"]
+    assert [format_flops(v) for v in (None, 5.0, 2.5e9, 3.19e18)] == ["?", "5", "2.5G", "3.19E"]
+    assert [format_hours(v) for v in (None, 0.001, 0.5, 3.0, 1234.0)] == ["?", "3.6 s", "30 min", "3.0 h", "1,234 h"]
+    assert [format_bytes(v) for v in (None, 0, 5e6, 2e9)] == ["?", "", "5 MB", "2.00 GB"]
 
 
 # Before the first forward.
 
 
-def check(some: Bench, folder: Path) -> None:
-    preflight.check(some, [c for c in cells(some) if c.runnable], store=folder / "runs")
+def check(some: Benchmark, folder: Path) -> None:
+    preflight.check_run(some, [c for c in cells(some) if c.runnable], BenchOptions(store=folder / "runs"))
 
 
 def test_options_that_do_not_suit_each_other_are_told_with_their_line(tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from vitattack.bench.cells import Cell
-from vitattack.bench.executors.base import Executor, Progress, Serial
-from vitattack.bench.executors.processes import Processes
+from vitattack.bench.executors.executor import BenchProgress, Executor, SerialExecutor
+from vitattack.bench.executors.processes import ProcessExecutor
+from vitattack.bench.options import BenchOptions
 from vitattack.bench.run import stored_cells, tasks
-from vitattack.bench.run.run import Measured, run_cells
+from vitattack.bench.run.results import CellResult
+from vitattack.bench.run.run_benchmark import run_cells
 from vitattack.bench.run.tasks import Listener, Outcome, Task
-from vitattack.bench.schema import Settings
+from vitattack.bench.schema import CellSettings
 
-SETTINGS = Settings(batch_size=4)
+SETTINGS = CellSettings(batch_size=4)
 CELLS = tuple(
     Cell(
         model=model,
@@ -36,13 +38,19 @@ CELLS = tuple(
 )
 
 
-def run(store: Path, executor: Executor, cells: Sequence[Cell] = CELLS, **settings: object) -> tuple[Measured, ...]:
-    found, interrupted = run_cells(cells, executor, store, **settings)  # type: ignore[arg-type]
+def run(
+    store: Path,
+    executor: Executor,
+    cells: Sequence[Cell] = CELLS,
+    progress: BenchProgress = BenchProgress(),
+    **options: object,
+) -> tuple[CellResult, ...]:
+    found, interrupted = run_cells(cells, BenchOptions(store=store, **options), executor, progress)  # type: ignore[arg-type]
     assert not interrupted
     return found
 
 
-def lines(found: Sequence[Measured]) -> list[bytes]:
+def lines(found: Sequence[CellResult]) -> list[bytes]:
     """All records of a matrix, byte by byte."""
     return [
         each.cell.name.encode() + b" " + line
@@ -53,10 +61,10 @@ def lines(found: Sequence[Measured]) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return lines(run(tmp_path_factory.mktemp("serial"), Serial()))
+    return lines(run(tmp_path_factory.mktemp("serial"), SerialExecutor()))
 
 
-class Steps(Progress):
+class Steps(BenchProgress):
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.outcomes: list[Outcome] = []
@@ -74,41 +82,41 @@ class Steps(Progress):
 
 def test_serial_in_any_order_and_in_shards_gives_the_same_records(tmp_path: Path, serial: list[bytes]) -> None:
     assert len(serial) == 12 * len(CELLS)
-    assert sorted(lines(run(tmp_path / "back", Serial(), CELLS[::-1]))) == sorted(serial)
+    assert sorted(lines(run(tmp_path / "back", SerialExecutor(), CELLS[::-1]))) == sorted(serial)
     steps = Steps()
-    assert lines(run(tmp_path / "shards", Serial(), shards=2, progress=steps)) == serial
+    assert lines(run(tmp_path / "shards", SerialExecutor(), shards=2, progress=steps)) == serial
     assert [each.status for each in steps.outcomes] == ["part", "ok"] * len(CELLS)
     assert steps.moves[-1] == (f"{CELLS[-1].name} 1/2", 4, 4)
 
 
 def test_the_second_run_opens_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run(tmp_path, Serial(), CELLS[:1])
+    first = run(tmp_path, SerialExecutor(), CELLS[:1])
     monkeypatch.setattr(tasks, "_run", None)
-    again = run(tmp_path, Serial(), CELLS[:1])
+    again = run(tmp_path, SerialExecutor(), CELLS[:1])
     assert again[0].from_store and not first[0].from_store
     assert again[0].robust == first[0].robust and list(again[0].records()) == list(first[0].records())
 
 
 def test_a_store_without_notes_is_asked_by_key(tmp_path: Path) -> None:
-    first = run(tmp_path, Serial(), CELLS[:1])
+    first = run(tmp_path, SerialExecutor(), CELLS[:1])
     (tmp_path / "cells.jsonl").unlink()
-    assert run(tmp_path, Serial(), CELLS[:1])[0] == replace(first[0], from_store=True)
+    assert run(tmp_path, SerialExecutor(), CELLS[:1])[0] == replace(first[0], from_store=True)
 
 
 def test_notes_and_results_that_somebody_spoilt_are_not_believed(tmp_path: Path) -> None:
-    first = run(tmp_path, Serial(), CELLS[:1])
+    first = run(tmp_path, SerialExecutor(), CELLS[:1])
     notes = tmp_path / "cells.jsonl"
     whole = notes.read_bytes()
     for folder in (5, None, ["x"], "../" + str(tmp_path)):
         notes.write_bytes(whole + json.dumps({**json.loads(whole), "folder": folder}).encode() + b"\n")
-        assert run(tmp_path, Serial(), CELLS[:1])[0].robust == first[0].robust
+        assert run(tmp_path, SerialExecutor(), CELLS[:1])[0].robust == first[0].robust
     notes.write_bytes(b"\xff\xfe\n[[1], {}]\n" + whole)
-    assert run(tmp_path, Serial(), CELLS[:1])[0].robust == first[0].robust
+    assert run(tmp_path, SerialExecutor(), CELLS[:1])[0].robust == first[0].robust
     result = first[0].folder / "result.json"  # type: ignore[operator]
     for wrong in (5, {"accuracy": 1.0}):
         result.write_text(json.dumps({**json.loads(result.read_text()), "robust": wrong}))
         assert stored_cells.result_in(result.parent) is None
-        assert [each.status for each in run(tmp_path, Serial(), CELLS[:1])] == ["failed"]
+        assert [each.status for each in run(tmp_path, SerialExecutor(), CELLS[:1])] == ["failed"]
 
 
 def test_a_checkpoint_that_was_written_again_is_another(tmp_path: Path) -> None:
@@ -121,28 +129,28 @@ def test_a_checkpoint_that_was_written_again_is_another(tmp_path: Path) -> None:
 
 
 def test_records_that_were_cut_off_are_made_again(tmp_path: Path) -> None:
-    first = run(tmp_path, Serial(), CELLS[:1])
+    first = run(tmp_path, SerialExecutor(), CELLS[:1])
     path = first[0].folder / "samples.jsonl"  # type: ignore[operator]
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    again = run(tmp_path, Serial(), CELLS[:1])
+    again = run(tmp_path, SerialExecutor(), CELLS[:1])
     assert not again[0].from_store and path.read_bytes() == whole
 
 
 def test_two_spellings_of_a_job_are_run_once(tmp_path: Path) -> None:
     steps = Steps()
     two = [CELLS[0], replace(CELLS[0], attack="fgsm()", attack_label="again")]
-    found = run(tmp_path, Serial(), two, progress=steps)
+    found = run(tmp_path, SerialExecutor(), two, progress=steps)
     assert len(steps.outcomes) == 1 and found[0].folder == found[1].folder and found[1].cell.attack_label == "again"
 
 
 def test_one_failing_cell_stops_nobody_and_only_it_is_run_again(tmp_path: Path) -> None:
     cells = [replace(CELLS[0], data="npz:missing.npz"), CELLS[0], replace(CELLS[1], model="nothing.pt")]
-    found = run(tmp_path, Serial(), cells)
+    found = run(tmp_path, SerialExecutor(), cells)
     assert [each.status for each in found] == ["failed", "ok", "failed"]
     assert "missing.npz" in found[0].error and "nothing.pt" in found[2].error and "\n" not in found[2].error
     steps = Steps()
-    run(tmp_path, Serial(), cells, progress=steps)
+    run(tmp_path, SerialExecutor(), cells, progress=steps)
     assert [each.task.cell for each in steps.outcomes] == [cells[0], cells[2]]
 
 
@@ -155,15 +163,15 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.Mon
         return kept(task, listener)
 
     monkeypatch.setattr(tasks, "_run", stopping)
-    found, interrupted = run_cells(CELLS[:3], Serial(), tmp_path)
+    found, interrupted = run_cells(CELLS[:3], BenchOptions(store=tmp_path), SerialExecutor())
     assert interrupted and [each.status for each in found] == ["ok", "cancelled", "cancelled"]
 
 
 def test_fresh_forgets_all_shards(tmp_path: Path, serial: list[bytes]) -> None:
-    first = run(tmp_path, Serial(), CELLS[:1], shards=2)
+    first = run(tmp_path, SerialExecutor(), CELLS[:1], shards=2)
     for path in first[0].folder.glob("samples*"):  # type: ignore[union-attr]
         path.write_bytes(path.read_bytes().replace(b'"size":', b'"size":1'))
-    assert lines(run(tmp_path, Serial(), CELLS[:1], shards=2, fresh=True)) == serial[:12]
+    assert lines(run(tmp_path, SerialExecutor(), CELLS[:1], shards=2, fresh=True)) == serial[:12]
 
 
 def test_two_processes_give_the_same_records_and_survive_the_death_of_one(tmp_path: Path, serial: list[bytes]) -> None:
@@ -177,14 +185,14 @@ def test_two_processes_give_the_same_records_and_survive_the_death_of_one(tmp_pa
                 os.kill(self.killed, signal.SIGKILL)
 
     steps = Killing()
-    assert sorted(lines(run(tmp_path, Processes(2), shards=2, progress=steps))) == sorted(serial)
+    assert sorted(lines(run(tmp_path, ProcessExecutor(2), shards=2, progress=steps))) == sorted(serial)
     assert steps.killed is not None and len(steps.notes) == 1 and "signal 9, starting it again" in steps.notes[0]
     assert not children()
 
 
 def test_closing_the_outcomes_ends_the_processes(tmp_path: Path) -> None:
     task = Task(CELLS[0], "fgsm", 1, str(tmp_path), device="cpu")
-    outcomes: Generator[Outcome] = Processes(2).run([task, replace(task, shard=(0, 2))], Progress())
+    outcomes: Generator[Outcome] = ProcessExecutor(2).run([task, replace(task, shard=(0, 2))], BenchProgress())
     next(outcomes)
     outcomes.close()
     assert not children()

@@ -1,0 +1,50 @@
+"""Executor of tasks, and progress reports. Neither the order of tasks nor the number of workers changes a record."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+from vitattack.bench.run.tasks import Listener, Outcome, Task, run_task
+
+MAX_ATTEMPTS = 4  # at a task whose worker dies
+
+
+class BenchProgress:
+    """Progress of a whole benchmark; this one shows nothing."""
+
+    def begin(self, tasks: Sequence[Task], stored: int) -> None:
+        """These tasks are about to run; `stored` cells need no run."""
+
+    def moved(self, task: Task, done: int, total: int) -> None:
+        """A running task has stored `done` images."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """A task has ended."""
+
+    def note(self, line: str) -> None:
+        """A message to the user, such as about a lost worker."""
+
+
+class Executor(Protocol):
+    """Runs tasks and yields their outcomes as they end; closing the iterator stops running tasks."""
+
+    def run(self, tasks: Sequence[Task], progress: BenchProgress) -> Generator[Outcome]: ...
+
+
+class SerialExecutor:
+    """One task after the other, in this process."""
+
+    def run(self, tasks: Sequence[Task], progress: BenchProgress) -> Generator[Outcome]:
+        for task in tasks:
+            yield run_task(task, _ProgressListener(progress, task))
+
+
+class _ProgressListener(Listener):
+    """Passes the progress of one task on."""
+
+    def __init__(self, progress: BenchProgress, task: Task) -> None:
+        self._progress, self._task = progress, task
+
+    def moved(self, done: int, total: int) -> None:
+        self._progress.moved(self._task, done, total)

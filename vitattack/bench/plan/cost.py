@@ -1,0 +1,224 @@
+"""Cost of a benchmark: passes, FLOPs, bytes to fetch and hours of each cell. Runs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from vitattack.bench.cells import Cell, cells
+from vitattack.bench.options import BenchOptions
+from vitattack.bench.plan import facts
+from vitattack.bench.plan.prices import Passes, price
+from vitattack.bench.plan.throughput import MeasuredRates, Rate
+from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
+from vitattack.bench.run.stored_cells import StoredCells
+from vitattack.bench.schema import Benchmark
+from vitattack.core.words import names_a_file
+from vitattack.models.weights.cache import whereabouts
+from vitattack.models.zoo.entries import Entry, entries
+
+DEFAULT_CLASSES = 1000  # if neither model nor data tell how many there are
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """Cost of one cell; None stands for an unknown figure."""
+
+    cell: Cell
+    n: int | None  # images, at most
+    passes: Passes | None = None  # through the victim, for an image that the attack does not fool
+    flops: float | None = None  # of the whole cell if no image is fooled
+    least_flops: float | None = None  # if the published accuracy holds and fooled images cost only their clean forward
+    fetch: int | None = None  # bytes of weights to fetch, counted at the first cell that runs a model
+    rate: Rate | None = None
+    stored: bool = False
+
+    @property
+    def hours(self) -> float | None:
+        """Hours if no image is fooled."""
+        return self._hours(self.flops)
+
+    @property
+    def least_hours(self) -> float | None:
+        """Hours if the published accuracy holds."""
+        return self._hours(self.least_flops)
+
+    def _hours(self, flops: float | None) -> float | None:
+        return flops / self.rate.flops_per_second / 3600 if flops is not None and self.rate else None
+
+    @property
+    def to_run(self) -> bool:
+        return self.cell.runnable and not self.stored
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "model": self.cell.label,
+            "attack": self.cell.attack_label,
+            "threat": self.cell.threat,
+            "seed": self.cell.seed,
+            "state": "published" if not self.cell.runnable else "stored" if self.stored else "to run",
+            "n": self.n,
+            "forwards": self.passes.forwards if self.passes else None,
+            "backwards": self.passes.backwards if self.passes else None,
+            "flops": self.flops,
+            "least_flops": self.least_flops,
+            "fetch": self.fetch,
+            "hours": self.hours,
+            "least_hours": self.least_hours,
+            "rate": self.rate.json() if self.rate else None,
+        }
+
+
+Figure = Callable[[CellCost], float | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Costs of the selected cells of a benchmark."""
+
+    bench: Benchmark
+    rows: tuple[CellCost, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def to_run(self) -> tuple[CellCost, ...]:
+        return tuple(row for row in self.rows if row.to_run)
+
+    def total(self, figure: Figure) -> float | None:
+        """Sum over the cells to run with a known figure; None if there is none."""
+        known = [value for row in self.to_run if (value := figure(row)) is not None]
+        return sum(known) if known else None
+
+    def unknown(self, figure: Callable[[CellCost], object]) -> int:
+        """Number of cells to run whose figure is unknown."""
+        return sum(figure(row) is None for row in self.to_run)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "file": self.bench.path,
+            "title": self.bench.title,
+            "cells": [row.json() for row in self.rows],
+            "to_run": len(self.to_run),
+            "flops": self.total(lambda row: row.flops),
+            "least": self.total(lambda row: row.least_flops),
+            "fetch": self.total(lambda row: row.fetch),
+            "hours": self.total(lambda row: row.hours),
+            "least_hours": self.total(lambda row: row.least_hours),
+            "unknown": {
+                "n": self.unknown(lambda row: row.n),
+                "passes": self.unknown(lambda row: row.passes),
+                "flops": self.unknown(lambda row: row.flops),
+                "fetch": self.unknown(lambda row: row.fetch),
+                "hours": self.unknown(lambda row: row.hours),
+            },
+            "notes": list(self.notes),
+        }
+
+
+def plan_benchmark(
+    bench: Benchmark, options: BenchOptions = BenchOptions(), flops_per_second: float | None = None
+) -> Plan:
+    """Cost of the selected cells, at a stated throughput or else at the one measured on this machine."""
+    data = look_up_data(bench.data)
+    stated = Rate(flops_per_second, "stated") if flops_per_second else None
+    measured = MeasuredRates(options.device)
+    stored = StoredCells(options)
+    fetched: set[str] = set()
+    rows: list[CellCost] = []
+    for cell in cells(bench, options.only, options.skip):
+        if not cell.runnable:
+            rows.append(CellCost(cell, _images(cell, data)))
+            continue
+        known = not options.fresh and stored.folder(stored.fingerprint(cell)) is not None
+        missing = set() if known else needed_models(cell) - fetched
+        fetched |= missing
+        rate = stated or measured.of(cell.model, cell.settings.threads)
+        rows.append(_cost(cell, data, rate, [to_fetch(model) for model in missing], stored=known))
+    return Plan(bench, tuple(rows), tuple(_notes(data)))
+
+
+def _cost(cell: Cell, data: UnopenedData, rate: Rate | None, sizes: Sequence[int | None], *, stored: bool) -> CellCost:
+    """Cost of a cell; `sizes` are the bytes of each of the models that are fetched for it."""
+    entry = entry_of(cell)
+    n = _images(cell, data)
+    classes = data.classes or cell.options.get("num_classes") or (entry.num_classes if entry else DEFAULT_CLASSES)
+    spent = price(cell.attack, classes=classes, threat=cell.threat)
+    figures = facts.figures(entry) if entry else None
+    flops = least_flops = None
+    if spent and figures and n is not None:
+        per_image: float | None = _flops(spent.victim, figures)
+        for source, passes in spent.sources:
+            source_entry = entries().get(source)
+            source_figures = facts.figures(source_entry) if source_entry else None
+            if per_image is not None:
+                per_image = per_image + _flops(passes, source_figures) if source_figures else None
+        flops = None if per_image is None else n * per_image
+        if cell.published is not None and per_image is not None:
+            survivors = cell.published.value / 100
+            least_flops = n * (figures.flops * (1 - survivors) + per_image * survivors)
+    return CellCost(
+        cell,
+        n,
+        passes=spent.victim if spent else None,
+        flops=flops,
+        least_flops=least_flops,
+        fetch=None if None in sizes else sum(size or 0 for size in sizes),
+        rate=rate,
+        stored=stored,
+    )
+
+
+def _images(cell: Cell, data: UnopenedData) -> int | None:
+    limit = cell.settings.limit
+    selected = data if limit is None else look_up_data(cell.data, limit)
+    return selected.n if selected.n is not None else selected.most
+
+
+def _flops(passes: Passes, figures: facts.Figures) -> float:
+    return passes.forwards * figures.flops + passes.backwards * figures.backward
+
+
+def entry_of(cell: Cell) -> Entry | None:
+    """Zoo entry of a model's size; for a file the entry it is read like, or one of the same architecture."""
+    zoo = entries()
+    if cell.model in zoo:
+        return zoo[cell.model]
+    if "like" in cell.options:
+        return zoo.get(str(cell.options["like"]))
+    arch = cell.options.get("arch")
+    shape = _shape(arch, cell.options.get("arch_kwargs", {}))
+    return next((entry for entry in zoo.values() if arch and _shape(entry.arch, entry.arch_kwargs) == shape), None)
+
+
+def _shape(arch: Any, arch_kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments that determine the size of a model; the number of classes hardly does."""
+    return arch, {key: value for key, value in arch_kwargs.items() if key != "num_classes"}
+
+
+def needed_models(cell: Cell) -> set[str]:
+    """Models whose weights a cell needs: the victim, and the source models of transfer attacks."""
+    spent = price(cell.attack, classes=DEFAULT_CLASSES, threat=cell.threat)
+    return {cell.model, *(source for source, _ in spent.sources)} if spent else {cell.model}
+
+
+def to_fetch(model: str) -> int | None:
+    """Bytes of a model's weights that are not on this machine; None if their size is unknown."""
+    entry = entries().get(model)
+    if entry is None:
+        return 0 if names_a_file(model) else None
+    if whereabouts(entry.weights, entry.id) != "not cached":
+        return 0
+    if entry.weights is not None and entry.weights.size is not None:
+        return entry.weights.size
+    figures = facts.figures(entry)
+    return 4 * figures.parameters if figures else None
+
+
+def _notes(data: UnopenedData) -> list[str]:
+    known = facts.data_sets().get(data.name.partition("/")[0])
+    if known is None or known.origin.startswith("shipped"):
+        return []
+    return [f"images of {data.name}: {known.origin}, or --data-dir"]
