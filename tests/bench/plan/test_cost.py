@@ -252,7 +252,7 @@ def test_images_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def nothing(*given: Any, **more: Any) -> None:
         raise AssertionError("nothing is to be fetched")
 
-    monkeypatch.setattr(files, "folder", nothing)
+    monkeypatch.setattr(files, "cache_folder", nothing)
     text = TEXT.replace("cifar10-demo[:8]", "cifar10-c/fog/3")
     with pytest.raises(UsageError, match=r"b\.yaml: .*no --data-dir is given"):
         check(bench(tmp_path, text), tmp_path)
