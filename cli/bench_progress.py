@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 
 from vitattack.bench.executors.executor import BenchProgress
-from vitattack.bench.run.tasks import Outcome, Task
+from vitattack.bench.tasks import Outcome, Task
 
 from .bars import bar
 

@@ -23,8 +23,8 @@ from vitattack.bench.executors.executor import BenchProgress, Executor, SerialEx
 from vitattack.bench.executors.ray_cluster import RayExecutor
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.run.run_benchmark import run_cells
-from vitattack.bench.run.tasks import Task
 from vitattack.bench.schema import CellSettings
+from vitattack.bench.tasks import Task
 
 JOBS = 8
 

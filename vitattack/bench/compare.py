@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from vitattack.bench.plan import facts
+from vitattack.bench.model_figures import ModelFigures, figures_of
 from vitattack.bench.run.results import BenchmarkResult, CellResult
-from vitattack.bench.run.tasks import CellStatus
 from vitattack.bench.schema import CLEAN, Reference
+from vitattack.bench.tasks import CellStatus
 from vitattack.models.zoo.entries import entries
 from vitattack.records import stats
 from vitattack.records.stats import Accuracy, Gap
@@ -125,7 +125,7 @@ def _coverage_and_strength(numbers: Sequence[ComparedNumber], attack: str) -> tu
 @dataclass(frozen=True)
 class _SizedModel:
     label: str
-    figures: facts.Figures
+    figures: ModelFigures
     robust: float
     measured: bool
 
@@ -139,7 +139,7 @@ def _points(
     models: list[_SizedModel] = []
     for label in dict.fromkeys(number.model for number in chosen):
         entry = entries().get(texts.get(label, ""))
-        figures = facts.figures(entry) if entry else None
+        figures = figures_of(entry) if entry else None
         seeds = [number for number in chosen if number.model == label]
         if figures is not None:
             robust = sum(number.share or 0.0 for number in seeds) / len(seeds)

@@ -23,7 +23,7 @@ from vitattack.bench.executors.executor import BenchProgress, SerialExecutor
 from vitattack.bench.executors.folder_sync import FilePiece, OutOfStep, StoreFolder, WorkerFolder
 from vitattack.bench.executors.ray_cluster import RayExecutor, environment
 from vitattack.bench.run.results import CellResult
-from vitattack.bench.run.tasks import Task
+from vitattack.bench.tasks import Task
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.records.store import Locked

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from vitattack.bench.cells import cells
+from vitattack.bench.model_figures import figures_of
 from vitattack.bench.options import BenchOptions
-from vitattack.bench.plan import facts, preflight, throughput
+from vitattack.bench.plan import preflight, throughput
 from vitattack.bench.plan.cost import Plan, plan_benchmark
 from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.run.run_benchmark import run_benchmark
@@ -46,7 +47,7 @@ def plan(some: Benchmark, *, throughput: float | None = None, **options: Any) ->
 
 def test_the_price_of_a_cell_is_passes_times_recorded_figures(tmp_path: Path) -> None:
     found = plan(bench(tmp_path), throughput=1e9)
-    vit, cnn = (facts.figures(entries()[name]) for name in ("tiny-vit", "tiny-cnn-standard"))
+    vit, cnn = (figures_of(entries()[name]) for name in ("tiny-vit", "tiny-cnn-standard"))
     assert vit is not None and cnn is not None
     white, transfer, *published = found.rows
     assert white.passes == (23, 20) and white.n == 8
@@ -67,7 +68,7 @@ def test_weights_are_fetched_once_whatever_asks_for_them(tmp_path: Path, monkeyp
     name = "rb/Debenedetti2022Light_XCiT-S12/cifar10"
     text = TEXT.replace("{label: theirs, published: true}", name).replace("tiny-cnn-standard", name)
     found = plan(bench(tmp_path, text))
-    figures = facts.figures(entries()[name])
+    figures = figures_of(entries()[name])
     assert figures is not None
     weights = entries()[name].weights
     wanted = (weights and weights.size) or 4 * figures.parameters
@@ -129,7 +130,7 @@ def test_a_file_is_priced_by_its_own_shape_or_not_at_all(tmp_path: Path) -> None
         text = TEXT.partition("attacks:")[0].replace("[tiny-vit,", f"[{row.replace('MORE', more)},")
         return plan(bench(tmp_path, text + "attacks: [pgd]\n")).rows[0].flops
 
-    figures = facts.figures(like)
+    figures = figures_of(like)
     assert figures is not None and not like.arch_kwargs
     assert priced("") == 8 * (23 * figures.flops + 20 * figures.backward)
     assert priced(", arch_kwargs: {depth: 40}") is None
@@ -162,7 +163,7 @@ def test_a_broken_cache_of_measurements_is_none(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_model_of_unknown_size_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throughput.facts, "figures", lambda entry: None)
+    monkeypatch.setattr(throughput, "figures_of", lambda entry: None)
     assert list(throughput.calibrate(cells(bench(tmp_path)), "cpu")) == []
 
 

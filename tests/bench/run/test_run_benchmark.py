@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from vitattack.bench import tasks
 from vitattack.bench.cells import Cell
 from vitattack.bench.executors.executor import BenchProgress, Executor, SerialExecutor
 from vitattack.bench.executors.processes import ProcessExecutor
 from vitattack.bench.options import BenchOptions
-from vitattack.bench.run import stored_cells, tasks
+from vitattack.bench.run import stored_cells
 from vitattack.bench.run.results import CellResult
 from vitattack.bench.run.run_benchmark import run_cells
-from vitattack.bench.run.tasks import Listener, Outcome, Task
 from vitattack.bench.schema import CellSettings
+from vitattack.bench.tasks import Listener, Outcome, Task
 
 SETTINGS = CellSettings(batch_size=4)
 CELLS = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Protocol
 
-from vitattack.bench.run.tasks import Listener, Outcome, Task, run_task
+from vitattack.bench.tasks import Listener, Outcome, Task, run_task
 
 MAX_ATTEMPTS = 4  # at a task whose worker dies
 

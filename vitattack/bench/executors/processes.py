@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from vitattack.bench.executors.executor import MAX_ATTEMPTS, BenchProgress
-from vitattack.bench.run.tasks import Listener, Outcome, Task, failed, run_task
+from vitattack.bench.tasks import Listener, Outcome, Task, failed, run_task
 from vitattack.core.errors import UsageError, VitattackError
 
 

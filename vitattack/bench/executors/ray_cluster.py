@@ -16,7 +16,7 @@ from typing import Any, Literal
 from vitattack.bench.executors.executor import MAX_ATTEMPTS, BenchProgress
 from vitattack.bench.executors.folder_sync import OutOfStep, StoreFolder
 from vitattack.bench.executors.ray_worker import Mailbox, Message, RemoteTask, WorkerReport, work
-from vitattack.bench.run.tasks import Outcome, Task, failed
+from vitattack.bench.tasks import Outcome, Task, failed
 from vitattack.core.errors import UsageError, VitattackError, first_line
 
 SECONDS_TO_STOP = 10.0

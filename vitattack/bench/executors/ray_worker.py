@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitattack.bench.executors.folder_sync import FilePiece, WorkerFolder, appended_files
-from vitattack.bench.run.tasks import Listener, Outcome, Task, run_task
+from vitattack.bench.tasks import Listener, Outcome, Task, run_task
 from vitattack.core.errors import UsageError
 
 

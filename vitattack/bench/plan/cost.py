@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from vitattack.bench.cells import Cell, cells
+from vitattack.bench.model_figures import ModelFigures, figures_of
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan import facts
 from vitattack.bench.plan.prices import Passes, price
@@ -146,13 +147,13 @@ def _cost(cell: Cell, data: UnopenedData, rate: Rate | None, sizes: Sequence[int
     n = _images(cell, data)
     classes = data.classes or cell.options.get("num_classes") or (entry.num_classes if entry else DEFAULT_CLASSES)
     spent = price(cell.attack, classes=classes, threat=cell.threat)
-    figures = facts.figures(entry) if entry else None
+    figures = figures_of(entry) if entry else None
     flops = least_flops = None
     if spent and figures and n is not None:
         per_image: float | None = _flops(spent.victim, figures)
         for source, passes in spent.sources:
             source_entry = entries().get(source)
-            source_figures = facts.figures(source_entry) if source_entry else None
+            source_figures = figures_of(source_entry) if source_entry else None
             if per_image is not None:
                 per_image = per_image + _flops(passes, source_figures) if source_figures else None
         flops = None if per_image is None else n * per_image
@@ -177,7 +178,7 @@ def _images(cell: Cell, data: UnopenedData) -> int | None:
     return selected.n if selected.n is not None else selected.most
 
 
-def _flops(passes: Passes, figures: facts.Figures) -> float:
+def _flops(passes: Passes, figures: ModelFigures) -> float:
     return passes.forwards * figures.flops + passes.backwards * figures.backward
 
 
@@ -213,7 +214,7 @@ def to_fetch(model: str) -> int | None:
         return 0
     if entry.weights is not None and entry.weights.size is not None:
         return entry.weights.size
-    figures = facts.figures(entry)
+    figures = figures_of(entry)
     return 4 * figures.parameters if figures else None
 
 

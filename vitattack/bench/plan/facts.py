@@ -1,4 +1,4 @@
-"""What was recorded of attacks, data sets and models for those who must not import torch: embedded/facts.json."""
+"""What was recorded of attacks and data sets for those who must not import torch: embedded/facts.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, Literal, Optional
 
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import VitattackError
-from vitattack.models.zoo.entries import Entry, entries
 
 FILE = EMBEDDED / "facts.json"
 
@@ -77,15 +76,6 @@ class DataFacts:
     protocol: bool = False
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Of one image; a multiplication and an addition are two FLOPs."""
-
-    parameters: int
-    flops: int  # of a forward
-    backward: int  # FLOPs of the gradient with respect to the image alone
-
-
 @cache
 def _content() -> dict[str, Any]:
     try:
@@ -111,20 +101,6 @@ def parts(kind: type[Kind]) -> Mapping[str, Signature]:
 def data_sets() -> Mapping[str, DataFacts]:
     found = _content()["data"].items()
     return MappingProxyType({name: DataFacts(**{**said, "parts": tuple(said["parts"])}) for name, said in found})
-
-
-def figures(entry: Entry) -> Figures | None:
-    """Parameters and FLOPs of an entry: recorded, or those of an entry with the same architecture."""
-    recorded = _content()["models"]
-    if entry.id in recorded:
-        return Figures(*recorded[entry.id])
-    wanted = _shape(entry)
-    twin = next((one.id for one in entries().values() if one.id in recorded and _shape(one) == wanted), None)
-    return Figures(*recorded[twin]) if twin else None
-
-
-def _shape(entry: Entry) -> tuple[Any, ...]:
-    return entry.arch, entry.arch_kwargs, entry.input, entry.num_classes
 
 
 def _signature(parameters: list[dict[str, Any]], threats: list[str] = [], quick: str = "") -> Signature:  # noqa: B006

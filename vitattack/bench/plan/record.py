@@ -1,4 +1,4 @@
-"""What a plan has to know and only torch can tell, as plain data: signatures of attacks, sizes of data sets and models.
+"""What a plan has to know and only torch can tell, as plain data: signatures of attacks, sizes of data sets.
 
 `python benchmarks/record_facts.py` writes it to embedded/facts.json, `facts` reads it, and a test compares the two.
 """
@@ -9,11 +9,8 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal
-
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
@@ -24,10 +21,6 @@ from vitattack.attacks.losses import AnyLoss
 from vitattack.data.catalogue import CATALOGUE
 from vitattack.data.kinds import LocalSet
 from vitattack.data.protocols import PROTOCOLS
-from vitattack.models.victim import Victim, frozen
-from vitattack.models.zoo.entries import Entry
-from vitattack.models.zoo.figures import Unfilled, counted
-from vitattack.models.zoo.load import victim_of
 
 WORDS: dict[Any, str] = {Attack: "attack", AnyLoss: "loss", Start: "start", StepRule: "rule", Schedule: "schedule"}
 PLAIN: dict[Any, str] = {int: "int", float: "float", bool: "bool", str: "str"}
@@ -124,25 +117,3 @@ def data_sets() -> dict[str, Any]:
         whole = found[protocol.data]
         found[name] = {**whole, "rows": len(protocol.rows), "protocol": True}
     return found
-
-
-def models(entries: Iterable[Entry]) -> dict[str, list[int]]:
-    """Parameters, FLOPs of one forward and of one gradient with respect to the image, of entries that can be built."""
-    found = {}
-    for entry in entries:
-        if entry.arch is not None:
-            with Unfilled():
-                victim = victim_of(entry).eval()
-            forward = counted(victim)[0]
-            found[entry.id] = [sum(p.numel() for p in victim.parameters()), forward, _both(victim) - forward]
-    return found
-
-
-def _both(victim: Victim) -> int:
-    """FLOPs of a forward and the gradient of its sum; weights are frozen, so that theirs are not computed."""
-    with frozen(victim), FlopCounterMode(display=False) as counter:
-        tensors = dict([*victim.named_parameters(), *victim.named_buffers()])
-        there = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-        x = victim.grey().to("meta").requires_grad_()
-        torch.autograd.grad(torch.func.functional_call(victim, there, (x.clone(),)).sum(), x)
-    return int(counter.get_total_flops())

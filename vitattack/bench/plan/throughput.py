@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitattack.bench.plan import facts
+from vitattack.bench.model_figures import figures_of
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
@@ -93,7 +93,7 @@ def calibrate(cells: Iterable[Cell], device: str) -> Iterator[tuple[str, float]]
     done: set[str] = set()
     for cell in cells:
         entry = entries().get(cell.model)
-        if cell.runnable and cell.model not in done and entry is not None and facts.figures(entry) is not None:
+        if cell.runnable and cell.model not in done and entry is not None and figures_of(entry) is not None:
             done.add(cell.model)
             rate = measure(entry, cell.settings.batch_size, device, cell.settings.threads)
             remember(device, cell.settings.threads, {cell.model: rate})
@@ -110,7 +110,7 @@ def measure(entry: Entry, batch_size: int, device: str, threads: int | None) -> 
     from vitattack.models.victim import frozen
     from vitattack.models.zoo.load import victim_of
 
-    figures = facts.figures(entry)
+    figures = figures_of(entry)
     assert figures is not None
     place = resolve_device(device)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from vitattack.bench.cells import Cell
 from vitattack.bench.run import stored_cells
-from vitattack.bench.run.tasks import CellStatus
 from vitattack.bench.schema import Benchmark
+from vitattack.bench.tasks import CellStatus
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import Accuracy
 

@@ -12,8 +12,8 @@ from vitattack.bench.executors.executor import BenchProgress, Executor, SerialEx
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.run.results import BenchmarkResult, CellResult, stored_result
 from vitattack.bench.run.stored_cells import StoredCells
-from vitattack.bench.run.tasks import Outcome, Task
 from vitattack.bench.schema import Benchmark
+from vitattack.bench.tasks import Outcome, Task
 
 
 def run_benchmark(

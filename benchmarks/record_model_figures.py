@@ -1,0 +1,31 @@
+"""Record parameters and FLOPs of zoo models for `vitattack bench`: run it after a model was added.
+
+python benchmarks/record_model_figures.py            count new models only
+python benchmarks/record_model_figures.py --all      count all of them again
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from vitattack.bench.model_figures import FILE, count_figures, recorded_figures, write_figures
+from vitattack.models.zoo.entries import _shipped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="count models again that are recorded already")
+    given = parser.parse_args()
+    recorded = recorded_figures() if FILE.is_file() and not given.all else {}
+    shipped = _shipped()
+    figures = {id: known for id, known in recorded.items() if id in shipped}
+    for entry in shipped.values():
+        if entry.arch is not None and entry.id not in figures:
+            figures[entry.id] = count_figures(entry)
+            print(entry.id, figures[entry.id], file=sys.stderr)
+    write_figures(figures)
+
+
+if __name__ == "__main__":
+    main()
