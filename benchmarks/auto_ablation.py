@@ -24,13 +24,14 @@ from typing import Any
 import torch
 from auto_variants import variants
 from planted import named
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.auto.attack import Auto, Stage
-from vitattack.attacks.base import Attack, Crafted, Holder, blank_search
+from vitattack.attacks.base import Attack, Crafted, Wrapper, blank_search
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet, load
 from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, digest
 from vitattack.models.zoo import load as zoo
 from vitattack.records.record import SampleRecord
@@ -42,14 +43,14 @@ Kept = dict[tuple[str, float, str, int], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
-class Remembered(Holder):
+class Remembered(Wrapper):
     """An attack whose outcome on a sample is kept, with the evidence `auto` reads where the attack gives none."""
 
     inner: Attack
     scale: float
     kept: Kept = field(repr=False)
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         keys = [(repr(self.inner), self.scale, rng.path, index) for index in rng.index]
         new = torch.tensor([key not in self.kept for key in keys], dtype=torch.bool)
         if bool(new.any()):
@@ -69,7 +70,7 @@ class Remembered(Holder):
 def attacked(victim: Victim, attack: Auto, threat: Threat, data: DataSet, seed: int = 0) -> list[SampleRecord]:
     """Records as an evaluation makes them; passes are those the attack tells of, since what is remembered runs once."""
     records = []
-    for rows in data.cut(attack.block):
+    for rows in data.cut(attack.traits.block):
         x, y = data.read(rows)
         clean = torch.cat([clean_predictions(victim, part) for part in torch.split(x, attack.chunk)])
         right, rng = clean == y, SampleRng(seed, tuple(rows))

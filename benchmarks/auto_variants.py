@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import Auto, Stage
-from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.base import Attack, Crafted, Wrapper
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 
@@ -106,13 +107,13 @@ def variants(ball: LpBall) -> dict[str, Auto]:
 
 
 @dataclass(frozen=True)
-class Through(Holder):
+class Through(Wrapper):
     """An attack through a view with scaled attention, asked for or not."""
 
     inner: Attack
     scale: float
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         assert isinstance(victim, Victim)
         layers = attention_layers(victim, victim.grey())
         return self.inner(Rescaled(victim, torch.full((len(layers),), self.scale), layers=layers), x, y, rng=rng)

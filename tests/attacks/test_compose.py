@@ -9,9 +9,10 @@ from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
-from vitattack.attacks.base import learned, recall
+from vitattack.attacks.base import Attack, Crafted, Wrapper, recall
 from vitattack.attacks.compose import Stages
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
@@ -56,13 +57,13 @@ def test_an_unconfirmed_success_keeps_its_sample_under_attack(toy_images: Images
     """A stage whose claims do not hold on a second look must not take samples out of the run."""
     x, y = toy_images
 
-    class Boaster:
-        def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
+    class Boaster(Attack):
+        def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
             honest = attack_text.build("fgsm", LpBall("linf", 0.0))(victim, x, y, rng=rng)
             return honest._replace(evidence={**honest.evidence, "fooled": torch.ones(len(x), dtype=torch.bool)})
 
     pgd = attack_text.build("pgd(steps=5)", BALL)
-    crafted = Stages((Boaster(), pgd))(toy, x, y, rng=SampleRng(0, tuple(range(len(x)))))  # type: ignore[arg-type]
+    crafted = Stages((Boaster(), pgd))(toy, x, y, rng=SampleRng(0, tuple(range(len(x)))))
     assert torch.equal(crafted.evidence["fooled"], fooled("pgd(steps=5)", toy_images))
 
 
@@ -93,22 +94,22 @@ def test_what_makes_all_its_steps_is_looked_at_before_the_next_stage(toy_images:
 def test_restarts_draw_afresh_through_whatever_holds_them() -> None:
     paths = []
 
-    class Probe:
-        def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
+    class Probe(Attack):
+        def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
             paths.append(rng.path)
             return attack_text.build("random", LpBall("linf", 0.0))(victim, x, y, rng=rng)
 
     @dataclass(frozen=True)
-    class Wrapper:
+    class Held(Wrapper):
         inner: Stages
 
-        def __call__(self, victim: Victim, x: Tensor, y: Tensor, *, rng: SampleRng) -> object:
+        def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
             return self.inner(victim, x, y, rng=rng)
 
-    held = Wrapper(Stages((Probe(), Probe()), fresh=True))  # type: ignore[arg-type]
+    held = Held(Stages((Probe(), Probe()), fresh=True))
     x = toy_pictures(2)
     victim = tiny_vit()
-    Stages((held, held), fresh=True)(victim, x, victim(x).argmax(1), rng=SampleRng(0, (0, 1)))  # type: ignore[arg-type]
+    Stages((held, held), fresh=True)(victim, x, victim(x).argmax(1), rng=SampleRng(0, (0, 1)))
     assert len(paths) == len(set(paths)) == 4
 
 
@@ -120,7 +121,7 @@ def test_doubts_that_hang_on_the_victim_survive_a_resume(toy: Victim) -> None:
     x = toy_pictures(4)
     ready = attack.prepare(toy, lambda: (x, toy(x).argmax(1)), rng=SampleRng(0, (0,)))
     assert any("12 targets were asked for" in doubt for doubt in ready.doubts())
-    assert recall(attack, toy, learned(ready)).doubts() == ready.doubts()
+    assert recall(attack, toy, ready.learned()).doubts() == ready.doubts()
 
 
 def test_what_one_stage_saw_stays_seen(toy: Victim) -> None:

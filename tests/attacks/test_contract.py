@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.conftest import batch, linear_victim, toy_pictures
 from vitattack.attacks import attack_text
-from vitattack.attacks.base import Attack, sources
+from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS, LP
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -208,7 +208,7 @@ def test_any_number_of_classes_is_attacked_or_refused_in_one_line(name: str, cla
     except UsageError as refusal:
         assert "classes" in str(refusal) and "\n" not in str(refusal)
         # a source has the classes it was trained for; the others are at a loss with few alone
-        assert classes < 4 or sources(attack_text.build(ATTACKS[name].quick, usual(name)))
+        assert classes < 4 or attack_text.build(ATTACKS[name].quick, usual(name)).traits.sources
         return
     assert usual(name).allows(x, crafted.x_adv, crafted.evidence).all()
     assert torch.equal(victim(crafted.x_adv).argmax(1) != y, crafted.evidence["fooled"])

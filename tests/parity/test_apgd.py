@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import losses
@@ -13,6 +13,7 @@ from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Edge
 from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy, TargetedDLR
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 
@@ -22,7 +23,7 @@ NORMS = {"linf": ("Linf", 2 / 255), "l2": ("L2", 0.2)}
 LOSSES: dict[str, AnyLoss] = {"ce": CrossEntropy(), "dlr": DLR(), "dlr-targeted": TargetedDLR(rank=2)}
 
 
-class Recorder(nn.Module):
+class Recorder(Attackable):
     """Remembers what the victim was shown with a graph: the iterates of an attack."""
 
     def __init__(self, victim: Victim) -> None:
@@ -33,9 +34,6 @@ class Recorder(nn.Module):
         if x.requires_grad:
             self.seen.append(x.detach().clone())
         logits: Tensor = self.victim(x)
-        return logits
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         return logits
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.data import load
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo import load as zoo
 from vitattack.threats.lp import LpBall
@@ -34,7 +35,7 @@ def double_throughout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             torch.set_default_dtype(default)
 
 
-class Watched(torch.nn.Module):
+class Watched(Attackable):
     """A victim that remembers where it was asked, repetitions left out."""
 
     def __init__(self, victim: Victim) -> None:
@@ -47,9 +48,6 @@ class Watched(torch.nn.Module):
         if self.watching and not (self.points and torch.equal(self.points[-1], x)):
             self.points.append(x.detach().clone())
         logits: Tensor = self.victim(x)
-        return logits
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         return logits
 
 

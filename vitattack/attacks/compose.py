@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import groupby
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import (
-    Attack,
-    Calibration,
-    Crafted,
-    blank_evidence,
-    depth,
-    learned,
-    learns,
-    look_price,
-    needs_calibration,
-    recall,
-    sources,
-)
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence, inherited
+from vitattack.attacks.price import Asked, Price, total
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 
 
 @dataclass(frozen=True)
-class Stages:
+class Stages(Attack):
     """Attacks in turn, each on the samples still standing; a success is confirmed before its sample is let go.
 
     With `fresh` each stage draws its own noise (restarts). Without it all stages see the noise they would see alone,
@@ -45,55 +35,35 @@ class Stages:
             raise UsageError("worst() holds no attack: write worst(pgd, gama)")
 
     @property
-    def depth(self) -> int:
-        """Restarts of restarts need streams of their own at every level."""
-        return 1 + max(map(depth, self.attacks))
+    def parts(self) -> tuple[Attack, ...]:
+        return self.attacks
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Stages:
-        return replace(self, attacks=tuple(a.prepare(victim, calibration, rng=rng) for a in self.attacks))
-
-    @property
-    def plain_only(self) -> bool:
-        return any(getattr(attack, "plain_only", False) for attack in self.attacks)
+    def with_parts(self, parts: Sequence[Attack]) -> Stages:
+        return replace(self, attacks=tuple(parts))
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(source for attack in self.attacks for source in sources(attack)))
+    def traits(self) -> Traits:
+        inner = inherited(self.attacks)
+        near = len(self.attacks) > 1 or self.attacks[0].traits.near_boundary
+        # restarts of restarts need streams of their own at every level
+        return replace(inner, depth=1 + inner.depth, near_boundary=near)
 
-    @property
-    def learns(self) -> bool:
-        return any(learns(attack) for attack in self.attacks)
+    def price(self, asked: Asked) -> Price:
+        runs = [list(same) for _, same in groupby(self.attacks, key=id)]  # restarts hold one attack many times
+        return total(in_turn(same[0], asked).times(len(same)) for same in runs)
 
-    @property
-    def guesses(self) -> bool:
-        return not any(needs_calibration(attack) for attack in self.attacks)
-
-    def learned(self) -> list[Any] | None:
-        parts = [learned(attack) for attack in self.attacks]
-        return parts if any(part is not None for part in parts) else None
-
-    def recall(self, victim: nn.Module, learned: list[Any]) -> Stages:
-        return replace(
-            self, attacks=tuple(recall(a, victim, part) for a, part in zip(self.attacks, learned, strict=True))
-        )
-
-    def with_loss(self, loss: AnyLoss) -> Stages:
-        return replace(self, attacks=tuple(a.with_loss(loss) for a in self.attacks))
-
-    def doubts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(doubt for attack in self.attacks for doubt in attack.doubts()))
-
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         evidence[self.name] = torch.full_like(evidence["first_fooled"], -1)
         result = x.clone()
         active = torch.arange(len(x), device=x.device)
+        depth = self.traits.depth
         for number, attack in enumerate(self.attacks):
             if len(active) == 0:
                 break
             stream = rng[active]
             if self.fresh and number:
-                stream = stream.child(f"restart{self.depth}", number)
+                stream = stream.child(f"restart{depth}", number)
             crafted = attack(victim, x[active], y[active], rng=stream)
             result[active] = crafted.x_adv
             for passes in ("forwards", "backwards"):
@@ -104,23 +74,27 @@ class Stages:
                 evidence[name][active] = _together(name, evidence[name][active], crafted.evidence[name])
             # a claim is looked at again; one that makes all its steps claims nothing of where it ended
             claimed = crafted.evidence["fooled"]
-            looked = torch.ones_like(claimed) if getattr(attack, "unseen", False) else claimed
+            looked = torch.ones_like(claimed) if attack.traits.unseen else claimed
             fooled = confirmed(victim, crafted.x_adv, y[active], looked)
-            price = look_price(victim)
-            evidence["forwards"][active] += price * looked.long()
+            evidence["forwards"][active] += victim.look * looked.long()
             evidence["fooled"][active] = fooled
             evidence[self.name][active[fooled]] = number
             active = active[~fooled]
         return Crafted(result, evidence)
 
 
-def confirmed(victim: nn.Module, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
+def in_turn(attack: Attack, asked: Asked) -> Price:
+    """The price of an attack whose candidates others go on from: one that has not looked at them has to."""
+    return attack.price(asked).more(asked.look * attack.traits.unseen)
+
+
+def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
     """Who of those to be looked at fools the victim by a forward of its own."""
     fooled = looked.clone()
     if bool(looked.any()):
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv[looked])
-            plain = victim.verdict(x_adv[looked], logits)  # type: ignore[operator]
+            plain = victim.verdict(x_adv[looked], logits)
             fooled[looked] = ~losses.correct(plain, y[looked])
     return fooled
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.base import Attack, Crafted, Traits, Wrapper, refuse_nesting
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.models.views import Double
 from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class DoublePrecision(Holder):
+class DoublePrecision(Wrapper):
     """Runs the inner attack on the victim in float64; verdicts are those of the float32 victim."""
 
     ball: LpBall
     inner: Attack
-    plain_only = True
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __post_init__(self) -> None:
+        refuse_nesting(self.inner)
+
+    @property
+    def traits(self) -> Traits:
+        return replace(self.inner.traits, plain_only=True)
+
+    def price(self, asked: Asked) -> Price:
+        return self.inner.price(asked.through_view())
+
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
             raise UsageError("fp64 runs on a Victim, not on a view of one: wrap the model first")
         crafted = self.inner(Double(victim), x.double(), y, rng=rng)

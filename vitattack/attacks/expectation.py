@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.base import Attack, Crafted, Traits, Wrapper, refuse_nesting
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.targets import Targets
 from vitattack.attacks.losses import CrossEntropy
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.models.views import Averaged
 
 
 @dataclass(frozen=True)
-class Expectation(Holder):
+class Expectation(Wrapper):
     """Runs the inner attack on the mean loss of `answers` forwards (EOT); a verdict is one forward of the plain victim."""
 
     inner: Attack
     answers: int
-    plain_only = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        refuse_nesting(self.inner)
         _check(self.inner)
         if not 1 <= self.answers <= 1000:
             raise UsageError(f"eot averages over 1 to 1000 answers, not {self.answers}")
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    @property
+    def traits(self) -> Traits:
+        return replace(self.inner.traits, plain_only=True)
+
+    def price(self, asked: Asked) -> Price:
+        return self.inner.price(asked.through_view(self.answers))
+
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
             raise UsageError("eot runs on a Victim, not on a view of one: wrap the model first")
         return self.inner(Averaged(victim, self.answers), x, y, rng=rng)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def together(attack: Attack, job: Job) -> int:
     """How many consecutive samples an attack is given at once: its own block where it compares samples."""
-    return int(getattr(attack, "block", job.batch_size))
+    return attack.traits.block or job.batch_size
 
 
 def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch.device) -> tuple[Tensor, Tensor, int]:
@@ -87,7 +87,7 @@ class Batches:
 
     def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
         self.victim, self.job, self.threat = victim, job, threat
-        self.attack = attack.in_chunks(job.batch_size) if hasattr(attack, "in_chunks") else attack
+        self.attack = attack.in_chunks(job.batch_size)
         self.pieces = Pieces(together(attack, job))
 
     def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
@@ -97,16 +97,15 @@ class Batches:
         clean = clean_predictions(self.victim, x)
         attacked = clean == y
         rng = SampleRng(self.job.seed, tuple(rows))
-        aside = getattr(self.attack, "aside", None)
         others: dict[str, Tensor] = {}
-        if aside is not None and not bool(attacked.all()):
+        if not bool(attacked.all()):
             with counting(self.victim) as passes:
-                others = aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
+                others = self.attack.aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
         outcomes = self._attacked(rows, x, y, clean, rng, others)
         # A success that hangs on rounding keeps its sample under attack: once more, with other noise.
         loose = torch.tensor([outcome.record.fragile for outcome in outcomes], device=x.device)
-        if bool(loose.any()) and getattr(self.attack, "passes", None) is None:  # a budget does not pay for two tries
+        if bool(loose.any()) and self.attack.traits.second_try:
             kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
             second = self._attacked(kept, x[loose], y[loose], clean[loose], rng[loose].child("again"), {})
             by_row = {outcome.record.index: outcome for outcome in second}

@@ -13,7 +13,7 @@ from torch import nn
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.attacks.aas.report import looks_through_attention
-from vitattack.attacks.base import Attack, learns, needs_calibration, sources
+from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
 from vitattack.core.errors import UsageError
@@ -50,13 +50,14 @@ def evaluate(
     budgets = parse_threats(threat) if isinstance(threat, str) else as_tuple(threat)
     texts = attack_texts([attacks] if isinstance(attacks, str) else attacks, scales, perceptual=perceptual)
     planned = [Planned(ball, text, _built(text, ball, setup)) for ball in budgets for text in texts]
-    learning = [plan.attack for plan in planned if learns(plan.attack)]
+    learning = [plan.attack for plan in planned if plan.attack.traits.learns]
     if setup.calibration is not None and not learning:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
     device = resolve_device(setup.device, model)
     with numerics(setup.cores), setup.store() as root:
         prepared = prepare(model, setup, device)
-        calibration = prepared.calibration(required=any(map(needs_calibration, learning))) if learning else None
+        required = any(attack.traits.calibration == "required" for attack in learning)
+        calibration = prepared.calibration(required=required) if learning else None
         results = []
         for number, plan in enumerate(planned):
             turn = Turn(listener, number, len(planned))
@@ -85,8 +86,8 @@ class Turn(NamedTuple):
 def _finished(plan: Planned, prepared: Prepared, calibration: DataSet | None, root: Path, turn: Turn) -> Result | None:
     """The result of one job, from the store or run now; None while other shards are unfinished."""
     setup, listener = prepared.setup, turn.listener
-    taught_by = f"{calibration.text} {calibration.digest()}" if calibration and learns(plan.attack) else ""
-    asked = tuple(map(source_digest, sources(plan.attack)))
+    taught_by = f"{calibration.text} {calibration.digest()}" if calibration and plan.attack.traits.learns else ""
+    asked = tuple(map(source_digest, plan.attack.traits.sources))
     job = prepared.job(plan.text, str(plan.threat), taught_by, asked)
     listener.keyed(job, root)
     result = None if setup.fresh else stored(root, job, prepared.images, plan.attack)
@@ -136,11 +137,10 @@ def _built(text: str, threat: Threat, setup: Setup) -> Attack:
     attack = attack_text.build(text, threat)
     if setup.precision == "fp32":
         return attack
-    halved = getattr(attack, "in_half", None)
+    halved = attack.in_half()
     if halved is None:
         raise UsageError(f"{setup.precision} is for auto, '{text}' searches in fp32: name auto, or drop the precision")
-    searching: Attack = halved()
-    return searching
+    return halved
 
 
 def as_tuple(threat: Threat | Sequence[Threat]) -> tuple[Threat, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vitattack.attacks.auto.report import auto_doubts
-from vitattack.attacks.base import Attack, Calibration, learned, learns, recall
+from vitattack.attacks.base import Attack, Calibration, recall
 from vitattack.attacks.stages import square_helps
 from vitattack.core.files import json_text, read_json, write_atomically
 from vitattack.core.rng import SampleRng
@@ -65,7 +65,7 @@ def run(
     device = victim.mean.device
     with Sink(out, job, list(data.cut(together(attack, job))), shard, fresh=fresh) as sink:
         watch(sink.records, sink.total)
-        if sink.todo or not learns(attack):  # what it says of itself may hang on the victim
+        if sink.todo or not attack.traits.learns:  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = digest(victim, parameters=False)
         batches = Batches(victim, attack, job, threat)
@@ -140,9 +140,10 @@ def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job,
     began = time.perf_counter()
     with counting(victim) as passes:
         attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
-    if learned(attack) is not None:
+    learned = attack.learned()
+    if learned is not None:
         seconds = time.perf_counter() - began
         cost = {"forwards": passes.forwards, "backwards": passes.backwards, "seconds": seconds}
-        sink.keep_learned({"schema": 1, "attack": job.attack, "learned": learned(attack), **cost})
+        sink.keep_learned({"schema": 1, "attack": job.attack, "learned": learned, **cost})
         sink.note({"seconds": seconds})
     return attack

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import torch
 
-from vitattack.attacks.auto.assurance import PROBE, Assurance
 from vitattack.attacks.base import Attack, recall
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
@@ -56,18 +55,18 @@ class History(NamedTuple):
 
 def due(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> Again | None:
     """The pass that follows the pass `done`, if any does."""
-    offered: Assurance | None = getattr(attack, "assurance", None)
+    offered = attack.assurance if attack is not None else None
     left = [record for record in records if record.status == "robust"]
     if offered is None or not left or done == ESCALATED:
         return None
-    everybody = Again(ESCALATED, offered.full, tuple(record.index for record in left), offered.first + len(PROBE))
+    everybody = Again(ESCALATED, offered.full, tuple(record.index for record in left), offered.first_of_full)
     if done == PROBED:
         return everybody if any(r.pass_number == PROBED and r.status == "fooled" for r in records) else None
     if sum(bool(record.evidence.get("zero_grad")) for record in left) > BLIND * len(left):
         return everybody
     spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
     rows = chosen([r.index for r in left], job.seed, math.floor(offered.share * spent / offered.price))
-    return Again(PROBED, offered.probe, rows, offered.first) if rows else None
+    return Again(PROBED, offered.probe, rows, offered.first_of_probe) if rows else None
 
 
 def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:

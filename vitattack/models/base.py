@@ -15,6 +15,11 @@ class Attackable(nn.Module):
     verdict_forwards: int = 0  # forwards that `verdict` spends on each image beyond that call
     num_classes: int
 
+    @property
+    def look(self) -> int:
+        """Forwards of one look at an image, its verdict included."""
+        return self.answers + self.verdict_forwards
+
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         """Return the logits that decide at x whether an example fools the model; `logits` are this module's own at x."""
         return logits

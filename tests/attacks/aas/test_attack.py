@@ -23,6 +23,7 @@ from vitattack.models.attention.features import eq3, unit
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.base import Attackable
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
 from vitattack.models.views import BackwardOnly, Double
@@ -261,13 +262,10 @@ def test_the_referee_counts_what_really_happens(toy_images: Images) -> None:
         scaled_right = view(x).argmax(1) == y
         right = victim(x).argmax(1) == y
 
-    class OnItsOwn(nn.Module):
+    class OnItsOwn(Attackable):
         def forward(self, x: Tensor) -> Tensor:
             out: Tensor = view(x)
             return out
-
-        def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-            return logits
 
     examples = attack_text.build("pgd(steps=3)", BALL)(OnItsOwn(), x, y, rng=rng).x_adv
     with torch.no_grad():

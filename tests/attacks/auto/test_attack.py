@@ -15,7 +15,7 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.auto.assurance import STAGES
 from vitattack.attacks.auto.attack import BLOCK, NAMES, TAIL, Auto, Stage
 from vitattack.attacks.auto.probes import AGREEMENT, agreement, attention
-from vitattack.attacks.base import Crafted, Leaf, blank_evidence, blank_search
+from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.architectures.small import SMALL
@@ -74,8 +74,8 @@ def test_rounds_take_in_everybody_once_one_of_them_broke_somebody() -> None:
     """Planted: a stage that breaks the nearest image in the first round and nobody afterwards."""
     victim, x, y = levels(64)
 
-    class Planted(Leaf):
-        def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    class Planted(Attack):
+        def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
             asked.append(rng.index)
             evidence = blank_evidence(x) | {"zero_grad": torch.zeros(len(x), dtype=torch.bool)}
             evidence["margin"] = torch.full((len(x),), -1.0)
@@ -206,11 +206,11 @@ def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pyt
     victim, x, y = levels(12)
     seen: list[tuple[str, int]] = []
 
-    class Watched(Leaf):
+    class Watched(Attack):
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
             seen.append((f"{self.name} {type(victim).__name__}", len(x)))
             evidence = blank_search(x)
             x_adv = x.clone()

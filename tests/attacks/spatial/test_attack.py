@@ -192,7 +192,7 @@ def test_the_full_grid_counts_and_finds_the_worst() -> None:
         found = losses.Margin()(victim(crafted.x_adv), y)
     assert torch.allclose(found, margins.flatten(1).amax(1), atol=1e-3)
     assert SMALL.allows(x, crafted.x_adv, crafted.evidence).all()
-    assert not attack.learns
+    assert not attack.traits.learns
 
 
 def test_passes_do_not_depend_on_company() -> None:
@@ -256,7 +256,7 @@ def test_what_is_learned_is_recalled_and_costs_less_than_a_robust_image() -> Non
     with torch.no_grad():
         labels = victim(other).argmax(1)
     attack = grid("spatial", Spatial())
-    assert attack.learns
+    assert attack.traits.learns
     with counting(victim) as passes:
         ready = attack.prepare(victim, lambda: (other, labels), rng=rng(1))
     assert passes.forwards == 32 * 64 < 2511
@@ -277,7 +277,7 @@ def test_without_calibration_images_the_order_is_fixed() -> None:
     assert attack.prepare(victim, lambda: (x[:0], y[:0]), rng=rng(1)) == attack
     wrong = attack.prepare(victim, lambda: (x, (y + 1) % 10), rng=rng(1))  # nothing to learn from clean errors
     assert wrong.order is not None and sorted(wrong.order) == list(range(COUNT))
-    assert not grid("spatial(calibration=0)").learns and attack.learned() is None
+    assert not grid("spatial(calibration=0)").traits.learns and attack.learned() is None
 
 
 # Random transforms.

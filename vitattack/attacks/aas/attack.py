@@ -7,17 +7,27 @@ model, is recorded beside it under its own name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.aas.scale_search import Candidate, Search
-from vitattack.attacks.base import Attack, Calibration, Crafted, blank_evidence, learned, learns, recall, refuse_nesting
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    Traits,
+    blank_evidence,
+    inherited,
+    recall,
+    refuse_nesting,
+)
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
@@ -41,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class AAS:
+class AAS(Attack):
     """The plain attack, then the attack through each kept set of scales on whoever still stands.
 
     `surrogate` differentiates the scaled model; `backward_only` runs the plain model forwards and scales only the
@@ -56,11 +66,9 @@ class AAS:
     rank_steps: int = 10
     calibration: int = 32
     mode: Literal["surrogate", "backward_only"] = "surrogate"
-    report: bool = True
+    referee: bool = True
     found: Found | None = None
     layers: AttentionMap | None = field(default=None, compare=False, repr=False)
-
-    plain_only = True
 
     def __post_init__(self) -> None:
         refuse_nesting(self.inner)
@@ -68,18 +76,34 @@ class AAS:
             raise UsageError("keep, rank_steps and the number of calibration images start at 1")
 
     @property
-    def learns(self) -> bool:
-        return self.search.learns or learns(self.inner)
+    def parts(self) -> tuple[Attack, ...]:
+        return (self.inner,)
 
-    def with_loss(self, loss: AnyLoss) -> AAS:
-        return replace(self, inner=self.inner.with_loss(loss))
+    def with_parts(self, parts: Sequence[Attack]) -> AAS:
+        (inner,) = parts
+        return replace(self, inner=inner)
 
-    def doubts(self) -> tuple[str, ...]:
-        return self.inner.doubts()
+    @property
+    def traits(self) -> Traits:
+        inner = inherited(self.parts)
+        return replace(
+            inner,
+            plain_only=True,
+            calibration="required" if self.search.learns else inner.calibration,
+            near_boundary=self.inner.traits.near_boundary,
+            attention=True,
+        )
+
+    def price(self, asked: Asked) -> Price:
+        """The plain attack, then the attack through each view; with a report once more by the protocol of the paper."""
+        plain = self.inner.price(asked)
+        through_view = self.inner.price(asked.through_view()).more(1)
+        price = plain.more(1).plus(through_view.times(min(self.keep, self.search.candidates)))
+        return price.plus(plain).more(3) if self.referee and self.mode == "surrogate" else price
 
     # Once per job: the scales.
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> AAS:
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> AAS:
         if not isinstance(victim, Victim):
             raise UsageError("attention scales are searched on a Victim: wrap the model first")
         x, y = calibration() if self.search.learns else (victim.mean.new_zeros(0), victim.mean.new_zeros(0))
@@ -93,7 +117,7 @@ class AAS:
         return replace(ready, found=ready._rank(victim, candidates, x[: self.calibration], y[: self.calibration], rng))
 
     def _images(self) -> int:
-        return max(self.calibration, getattr(self.search, "batches", 1) * getattr(self.search, "batch", 1))
+        return max(self.calibration, self.search.images)
 
     @staticmethod
     def _probe(victim: Victim) -> AttentionMap:
@@ -110,7 +134,7 @@ class AAS:
             cheap = Gradient(self.ball, self.rank_steps)
             stream = SampleRng(rng.seed, tuple(range(len(x)))).child("rank")[right]
 
-            def accuracy(view: nn.Module) -> float:
+            def accuracy(view: Attackable) -> float:
                 crafted = cheap(view, x[right], y[right], rng=stream)
                 return float((~crafted.evidence["fooled"]).sum()) / len(x)
 
@@ -129,9 +153,9 @@ class AAS:
     def learned(self) -> dict[str, Any]:
         """What was found, as plain data."""
         assert self.found is not None
-        return {"found": vars(self.found), "inner": learned(self.inner)}
+        return {"found": vars(self.found), "inner": self.inner.learned()}
 
-    def recall(self, victim: nn.Module, content: dict[str, Any]) -> AAS:
+    def recall(self, victim: Attackable, content: dict[str, Any]) -> AAS:
         """The prepared attack from what was found before."""
         assert isinstance(victim, Victim)
         found = Found(**{name: _frozen(value) for name, value in content["found"].items()})
@@ -140,7 +164,7 @@ class AAS:
 
     # Per batch.
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if self.found is None or self.layers is None:
             raise UsageError("the scales have not been searched: call prepare(victim, calibration, rng=...) first")
         if not isinstance(victim, Victim):
@@ -156,10 +180,10 @@ class AAS:
         evidence["base_fooled"] = fooled.clone()
         evidence["stage"] = torch.where(fooled, 0, -1)
         views = [self._view(victim, torch.tensor(scales, device=x.device)) for scales in self.found.scales]
-        if self.report:
-            self._referee(victim, views[0], x, y, rng, evidence, result, fooled)
+        if self.referee:
+            self._run_referee(victim, views[0], x, y, rng, evidence, result, fooled)
         for number, view in enumerate(views, start=1):
-            if number == 1 and self.report:
+            if number == 1 and self.referee:
                 continue  # the referee ran it on everyone
             rows = (~fooled).nonzero().flatten()
             if len(rows) == 0:
@@ -194,7 +218,7 @@ class AAS:
         fooled[gained] = True
         return success
 
-    def _referee(
+    def _run_referee(
         self,
         victim: Victim,
         view: Attackable,
@@ -229,9 +253,9 @@ class AAS:
         evidence["scaled_fooled"] = on_scaled
         evidence["scaled_examples_fool_plain"] = on_plain
 
-    def aside(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
+    def aside(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
         """Samples the plain model errs on are not attacked, but the paper's protocol counts them on the scaled model."""
-        if not self.report or self.mode != "surrogate" or len(x) == 0:
+        if not self.referee or self.mode != "surrogate" or len(x) == 0:
             return {}
         assert self.found is not None and isinstance(victim, Victim)
         evidence = blank_evidence(x)

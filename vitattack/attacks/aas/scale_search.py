@@ -42,8 +42,18 @@ class Search(Protocol):
     def per(self) -> Per: ...
 
     @property
+    def candidates(self) -> int:
+        """How many sets of scales it gives."""
+
+    @property
     def learns(self) -> bool:
         """Whether other images decide about the scales."""
+        return False
+
+    @property
+    def images(self) -> int:
+        """How many calibration images the search itself reads."""
+        return 0
 
     def __call__(
         self, victim: Victim, layers: AttentionMap, x: Tensor, y: Tensor, *, rng: SampleRng
@@ -68,7 +78,7 @@ def _only(scales: Tensor, blocks: tuple[int, ...] | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Search):
     """The same factor in every layer, one candidate per value."""
 
     values: tuple[float, ...]
@@ -78,6 +88,10 @@ class Uniform:
     @property
     def learns(self) -> bool:
         return len(self.values) > 1
+
+    @property
+    def candidates(self) -> int:
+        return len(self.values)
 
     def __post_init__(self) -> None:
         if not self.values or any(not (math.isfinite(v) and v > 0) for v in self.values):
@@ -93,12 +107,15 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(Search):
     """Scales found before, one candidate per row."""
 
     values: tuple[tuple[float, ...], ...]
     per: Per = "layer"
-    learns = False
+
+    @property
+    def candidates(self) -> int:
+        return len(self.values)
 
     def __post_init__(self) -> None:
         if not self.values or any(not (math.isfinite(v) and v > 0) for row in self.values for v in row):
@@ -114,7 +131,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Climb:
+class Climb(Search):
     """Scales moved uphill by a distance between the scaled model and a reference.
 
     `space` log: s = exp(u), u starts at -|N(0, spread^2)|, clipped to the range. `space` linear: s = clamp(S + d), d
@@ -144,7 +161,18 @@ class Climb:
     blocks: tuple[int, ...] | None = None
     per: Per = "layer"
     include_logits: bool = False  # one factor more, on the output logits
-    learns = True
+
+    @property
+    def candidates(self) -> int:
+        return self.restarts
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    @property
+    def images(self) -> int:
+        return self.batches * self.batch
 
     def __post_init__(self) -> None:
         if min(self.restarts, self.batches, self.batch) < 1 or self.steps < 0:

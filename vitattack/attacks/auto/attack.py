@@ -7,29 +7,30 @@ tried on the samples nearest to the boundary first, and on all of them as long a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.auto import probes
-from vitattack.attacks.auto.assurance import STAGES, Assurance, assurance
+from vitattack.attacks.auto.assurance import STAGES, assurance
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
-from vitattack.attacks.base import Attack, Crafted, Leaf, blank_search
+from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, Traits, blank_search
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import confirmed
-from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
-from vitattack.attacks.gradient.targets import Targets
 from vitattack.attacks.gradient.variants import pgd
 from vitattack.attacks.losses import AnyLoss, Margin
+from vitattack.attacks.price import Asked, Passes, Price, sum_of
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.models.views import Half
 from vitattack.threats.lp import LpBall
@@ -41,6 +42,7 @@ NAMES = ("targets", "view", "apgd margin", "apgd_ce", TAIL)
 MOST = 8  # rounds without a budget
 WATCHED = 16  # images of a block that are looked at beforehand
 LOOKS = 2  # forwards of the block's first image before any stage
+MANY_CLASSES = 10**9  # more than any number of targets
 # Passes around a stage: the clean forward, the confirmation of a claim, the judge's looks, the second of which may be a pair.
 AROUND = 5
 
@@ -52,17 +54,13 @@ class Stage(NamedTuple):
     attack: Attack
     scale: float = 1.0
 
-    @property
-    def price(self) -> int:
+    def price(self, asked: Asked) -> Passes:
         """The passes of a sample it does not break."""
-        inner, runs = (self.attack.inner, self.attack.k) if isinstance(self.attack, Targets) else (self.attack, 1)
-        assert isinstance(inner, Gradient)
-        looks = 1 if self.scale == 1 else 2
-        return runs * ((inner.steps + 1) * looks + inner.steps) + isinstance(self.attack, Targets)
+        return self.attack.price(asked if self.scale == 1 else asked.through_view()).victim
 
 
 @dataclass(frozen=True)
-class Auto(Leaf):
+class Auto(Attack):
     """Opening stages on every sample, then rounds on the nearest ones, and on all while a round still breaks some.
 
     Where the attention of the block's first images saturates, so that gradients mislead, the rounds are `hard` ones, and
@@ -84,7 +82,46 @@ class Auto(Leaf):
     passes: int | None = None
     until: Literal["converged"] | None = None
     half: bool = False
-    block = BLOCK
+
+    @property
+    def traits(self) -> Traits:
+        # a budget does not pay for two tries
+        return Traits(block=BLOCK, near_boundary=True, second_try=self.passes is None)
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        return tuple(stage.attack for stage in self.stages)
+
+    def with_parts(self, parts: Sequence[Attack]) -> Auto:
+        changed = iter([stage._replace(attack=part) for stage, part in zip(self.stages, parts, strict=True)])
+        opening, rounds, hard = (tuple(islice(changed, len(of))) for of in (self.opening, self.rounds, self.hard))
+        return replace(self, opening=opening, rounds=rounds, hard=hard, tail=next(changed))
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (*self.opening, *self.rounds, *self.hard, self.tail)
+
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Auto:
+        return self  # its stages learn nothing, and targets are ranked for every image
+
+    def doubts(self) -> tuple[str, ...]:
+        return ()
+
+    def price(self, asked: Asked) -> Price:
+        """Of a sample that stays among the nearest, on a model whose attention does not saturate; others skip the round.
+
+        What the assurance adds is at most 15 % of that, unless it escalates.
+        """
+        spent = sum_of(stage.price(asked) for stage in self.opening).plus(Passes(LOOKS))
+        rounds = [stage.price(asked) for stage in self.rounds]
+        if self.passes is None:
+            return Price(spent.plus(sum_of(rounds)))
+        turn = sum_of(rounds)
+        spent = spent.plus(turn.times(max(0, self.passes - AROUND - spent.total) // turn.total))
+        for passes in rounds:
+            if spent.total + passes.total + AROUND <= self.passes:
+                spent = spent.plus(passes)
+        return Price(spent)
 
     def in_chunks(self, size: int) -> Auto:
         """The same attack, asking the model about `size` samples at a time."""
@@ -92,8 +129,12 @@ class Auto(Leaf):
 
     def in_half(self) -> Auto:
         """The same attack, searching in bfloat16 where that finds the same."""
-        self.check_budget(2 * self.opening[0].price + self.tail.price + LOOKS + probes.PASSES)
+        self.check_budget(2 * self.dearest(self.opening[0]) + self.dearest(self.tail) + LOOKS + probes.PASSES)
         return replace(self, half=True)
+
+    def dearest(self, stage: Stage) -> int:
+        """What a stage may cost a sample of a model with any number of classes."""
+        return int(stage.price(Asked(MANY_CLASSES, self.ball)).total)
 
     def check_budget(self, least: int) -> None:
         """Refuses a budget that a stage, with all that goes around it, does not fit into."""
@@ -114,7 +155,7 @@ class Auto(Leaf):
         """What a finished run's survivors still meet; a budget per sample leaves no room for it."""
         return None if self.passes else assurance(self.ball, len(self.names))
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
             raise UsageError(
                 "auto attacks the plain model and makes its own views: name it alone, as in eval MODEL auto"
@@ -205,12 +246,11 @@ class _Block:
 
     def _most(self, stage: Stage) -> int:
         """What a stage may cost a sample: in bfloat16 a claim may fail, and the tail has to be paid for as well."""
-        if self.half is None or stage.name == TAIL:
-            return stage.price
-        return 2 * stage.price + self.auto.tail.price
+        price = self.auto.dearest(stage)
+        return price if self.half is None or stage.name == TAIL else 2 * price + self.auto.dearest(self.auto.tail)
 
     def _run(self, stage: Stage, rows: Tensor, turn: int) -> None:
-        view: nn.Module = self.victim
+        view: Attackable = self.victim
         if stage.scale != 1:
             assert self.layers is not None
             factors = torch.full((len(self.layers),), stage.scale, device=self.x.device)
@@ -221,7 +261,7 @@ class _Block:
         if view is self.half and len(unconfirmed):  # they have left the stage early, for nothing
             self._take(stage, self.victim, unconfirmed, turn)
 
-    def _take(self, stage: Stage, view: nn.Module, rows: Tensor, turn: int) -> Tensor:
+    def _take(self, stage: Stage, view: Attackable, rows: Tensor, turn: int) -> Tensor:
         """Runs a stage through a view and notes what it made of the rows; those it claims without the plain victim."""
         stream = self.rng[rows].child(stage.name, turn)
         number = self.auto.names.index(stage.name)
@@ -283,5 +323,5 @@ def auto(
         until=until,
     )
     assert found.names == NAMES
-    found.check_budget(first.price + LOOKS)
+    found.check_budget(found.dearest(first) + LOOKS)
     return found

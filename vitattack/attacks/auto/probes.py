@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import HeavyBall
@@ -13,6 +13,7 @@ from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.saturation import SATURATED_GAP, SATURATED_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall
 
@@ -39,7 +40,7 @@ def attention(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
     return layers, any(share > SATURATED_ROWS for share in wide)
 
 
-def agreement(victim: nn.Module, other: nn.Module, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> float:
+def agreement(victim: Attackable, other: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> float:
     """The share of pixels whose gradient has the same sign in both, at a corner and STEPS steps on, the worse of the two."""
     rule = HeavyBall(1.0)
     x_adv, state, shares = Corner()(ball, x, victim=victim, rng=rng), rule.init(x, STEPS), []
@@ -54,7 +55,7 @@ def agreement(victim: nn.Module, other: nn.Module, ball: LpBall, x: Tensor, y: T
     return min(shares)
 
 
-def _gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _gradient(model: Attackable, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     x = x.detach().requires_grad_()
     loss = margin(model(x), y)
     (grad,) = torch.autograd.grad(loss.sum(), x)

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from vitattack.attacks.autoattack.autoattack import VERSIONS
 from vitattack.attacks.autoattack.flags import Flag
-from vitattack.attacks.base import Calibration, Crafted, blank_evidence, look_price
+from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
 from vitattack.attacks.losses import AnyLoss
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.text.syntax import Call
 from vitattack.threats.lp import LpBall
 
@@ -64,7 +65,7 @@ def _is_package(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Reference:
+class Reference(Attack):
     """Runs the stages as the package does: each from the clean image, on the samples still standing, with one seed.
 
     A sample that no stage fools comes back unchanged. Evidence: `stage` says who broke the sample, `flags` what the
@@ -86,7 +87,11 @@ class Reference:
         if self.steps < 1 or self.queries < 1:
             raise UsageError("autoattack_ref needs at least 1 step and 1 query")
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Reference:
+    @property
+    def traits(self) -> Traits:
+        return Traits(near_boundary=True)
+
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Reference:
         package()
         return self
 
@@ -106,7 +111,7 @@ class Reference:
         return tuple(found)
 
     @torch.no_grad()  # as in the package, whose parts ask for gradients where they want some
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         evidence["stage"] = torch.full_like(evidence["first_fooled"], -1)
         evidence["flags"] = torch.zeros_like(evidence["first_fooled"])
@@ -134,7 +139,7 @@ class Reference:
             active = active[~fooled]
         return Crafted(result, evidence)
 
-    def _check(self, victim: nn.Module, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]) -> int:
+    def _check(self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]) -> int:
         """The package's checks of the model, as flags over the batch; returns the number of classes."""
         found = Flag(0)
         with fenced("autoattack_ref", victim, x, rng) as inside:
@@ -165,7 +170,7 @@ class Reference:
         self,
         stage: str,
         classes: int,
-        victim: nn.Module,
+        victim: Attackable,
         x: Tensor,
         y: Tensor,
         rng: SampleRng,
@@ -179,7 +184,7 @@ class Reference:
         for name, rows in inside.shares(x).items():
             evidence[name][active] += rows
         seen = judged(victim, self.ball, x, y, found)
-        evidence["forwards"][active] += look_price(victim)
+        evidence["forwards"][active] += victim.look
         if any("zero gradient" in said for said in inside.said):
             evidence["flags"][active] |= Flag.ZERO_GRADIENT
         return seen.x_adv, seen.fooled

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.base import Attack, Crafted, blank_evidence
 from vitattack.attacks.gradient.starts import Start
 from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Noise(Leaf):
+class Noise(Attack):
     """Random points of the ball, each tried once on the samples still standing."""
 
     ball: LpBall
@@ -32,15 +34,17 @@ class Noise(Leaf):
     def with_loss(self, loss: AnyLoss) -> Noise:
         raise UsageError("noise follows no loss: hold another attack")
 
+    def price(self, asked: Asked) -> Price:
+        return Price().more(asked.look * self.tries)
+
     def doubts(self) -> tuple[str, ...]:
         return ("noise is a baseline: it says nothing about an attacker who looks at the model",)
 
     @torch.no_grad()
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         result = x.clone()
         active = torch.arange(len(x), device=x.device)
-        price = look_price(victim)
         with frozen(victim):
             for number in range(self.tries):
                 if len(active) == 0:
@@ -48,8 +52,8 @@ class Noise(Leaf):
                 stream = rng[active].child("noise", number)
                 result[active] = self.start(self.ball, x[active], victim=victim, rng=stream)
                 logits = victim(result[active])
-                fooled = ~losses.correct(victim.verdict(result[active], logits), y[active])  # type: ignore[operator]
-                evidence["forwards"][active] += price
+                fooled = ~losses.correct(victim.verdict(result[active], logits), y[active])
+                evidence["forwards"][active] += victim.look
                 evidence["first_fooled"][active[fooled]] = number
                 evidence["fooled"][active[fooled]] = True
                 active = active[~fooled]

@@ -6,17 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
@@ -30,7 +31,7 @@ BLOCK = 250
 
 
 @dataclass(frozen=True)
-class Square(Leaf):
+class Square(Attack):
     """Vertical stripes (linf) or tiles (l2), then one square at a random place per query, kept where the loss grows.
 
     A start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each
@@ -52,11 +53,18 @@ class Square(Leaf):
         if isinstance(self.loss, Remembering):
             raise UsageError("square compares one loss over all its queries: use margin, ce or another plain loss")
 
+    @property
+    def traits(self) -> Traits:
+        return Traits(near_boundary=True)
+
+    def price(self, asked: Asked) -> Price:
+        return Price().more(asked.look * (self.queries + 1))
+
     def with_loss(self, loss: AnyLoss) -> Square:
         return replace(self, loss=loss)
 
     @torch.no_grad()
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         result = x.clone()
         if len(x):
@@ -65,12 +73,11 @@ class Square(Leaf):
         return Crafted(result, evidence)
 
     def _run(
-        self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
+        self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
     ) -> None:
         assert not isinstance(self.loss, Remembering)
         loss: Loss = self.loss
         active = torch.arange(len(x), device=x.device)
-        price = look_price(victim)
         best, score = x, torch.full((len(x),), -math.inf, device=x.device, dtype=x.dtype)
         noise = x.new_empty(0)
         for t in range(self.queries + 1):
@@ -83,7 +90,7 @@ class Square(Leaf):
                     noise = self.draw(rng[active].child("queries", number), _double(len(active), *wanted))
                 trial = self._propose(x, best, noise[:, row], t - 1)
             logits = victim(trial)
-            evidence["forwards"][active] += price
+            evidence["forwards"][active] += victim.look
             fooled = ~losses.correct(victim.verdict(trial, logits), y)
             found = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
             better = found > score

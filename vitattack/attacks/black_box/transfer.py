@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.auto.attack import Auto
-from vitattack.attacks.autoattack.reference import Reference
-from vitattack.attacks.base import (
-    Attack,
-    Calibration,
-    Crafted,
-    blank_evidence,
-    learned,
-    learns,
-    look_price,
-    recall,
-    sources,
-)
-from vitattack.attacks.black_box.square import Square
+from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence, inherited, recall
 from vitattack.attacks.catalogue import register
-from vitattack.attacks.compose import Stages
-from vitattack.attacks.gradient.targets import Targets
-from vitattack.attacks.losses import AnyLoss
-from vitattack.attacks.minimum_norm.cw_l2 import CWL2
-from vitattack.attacks.minimum_norm.fab import FAB
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.passes import counting, share
 from vitattack.models.victim import Victim, digest, frozen
 from vitattack.models.zoo.entries import entries
@@ -41,7 +26,7 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Attack):
     """Runs the inner attack on the source, with the true labels; the victim looks at what came out.
 
     `fooled`, `forwards` and `backwards` are about the victim, as in every attack. What the source spent and all that the
@@ -51,25 +36,34 @@ class Transfer:
     ball: LpBall
     source: str
     inner: Attack
-    plain_only = True  # through a view of the victim the same candidates would come out
 
     def __post_init__(self) -> None:
         if self.source not in entries() and not self.source.startswith(("timm:", "hf-hub:")):
             raise UsageError(did_you_mean("source model", self.source, [*entries(), "timm:ARCH.TAG"]))
-        if sources(self.inner):
+        if self.inner.traits.sources:
             raise UsageError("transfer does not hold another transfer: name one source, or several in worst(...)")
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.source,)
+    def parts(self) -> tuple[Attack, ...]:
+        return (self.inner,)
+
+    def with_parts(self, parts: Sequence[Attack]) -> Transfer:
+        (inner,) = parts
+        return replace(self, inner=inner)
 
     @property
-    def learns(self) -> bool:
-        return learns(self.inner)
+    def traits(self) -> Traits:
+        # plain only: through a view of the victim the same candidates would come out
+        near = self.inner.traits.near_boundary
+        return replace(inherited(self.parts), plain_only=True, sources=(self.source,), near_boundary=near)
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Transfer:
+    def price(self, asked: Asked) -> Price:
+        """The victim only looks; crafting is paid on the source."""
+        return Price(sources=((self.source, self.inner.price(asked).victim),)).more(asked.look)
+
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Transfer:
         source = self._model(victim)
-        classes = getattr(victim, "num_classes", source.num_classes)
+        classes = victim.num_classes
         if classes != source.num_classes:
             raise UsageError(
                 f"the source '{self.source}' has {source.num_classes} classes, the victim has {classes}: "
@@ -83,18 +77,15 @@ class Transfer:
         return replace(self, inner=self.inner.prepare(source, of_its_size, rng=rng))
 
     def learned(self) -> Any:
-        return learned(self.inner)
+        return self.inner.learned()
 
-    def recall(self, victim: nn.Module, content: Any) -> Transfer:
+    def recall(self, victim: Attackable, content: Any) -> Transfer:
         return replace(self, inner=recall(self.inner, self._model(victim), content))
-
-    def with_loss(self, loss: AnyLoss) -> Transfer:
-        return replace(self, inner=self.inner.with_loss(loss))
 
     def doubts(self) -> tuple[str, ...]:
         return (*self.inner.doubts(), *hurried(self.inner))
 
-    def __call__(self, victim: Any, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         if len(x) == 0:
             return Crafted(x.clone(), evidence)
@@ -107,7 +98,7 @@ class Transfer:
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv)
             evidence["fooled"] = ~losses.correct(victim.verdict(x_adv, logits), y)
-        evidence["forwards"] += look_price(victim)
+        evidence["forwards"] += victim.look
         said = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
         said["forwards"] = share(passes.forwards, said["forwards"])
         said["backwards"] = share(passes.backwards, said["backwards"])
@@ -115,7 +106,7 @@ class Transfer:
         evidence["resized"] = torch.full_like(evidence["forwards"], int(seen.shape != x.shape))
         return Crafted(x_adv, evidence)
 
-    def _model(self, victim: nn.Module, device: torch.device | None = None) -> Victim:
+    def _model(self, victim: Attackable, device: torch.device | None = None) -> Victim:
         from vitattack.data.imagenet.classes import asked_like  # an attack alone does not need the readers of data
 
         place = device or next((t.device for t in [*victim.buffers(), *victim.parameters()]), torch.device("cpu"))
@@ -175,23 +166,9 @@ def carried(ball: LpBall, x: Tensor, seen: Tensor, x_adv: Tensor) -> Tensor:
 
 def hurried(attack: Attack) -> tuple[str, ...]:
     """A doubt about attacks that go no further than the source's first error, or look for the nearest one."""
-    if not _stops_early(attack):
+    if not attack.traits.near_boundary:
         return ()
     return (
         "crafting ends where the source first errs, and such candidates transfer badly: use one attack that makes all "
         "its steps, such as pgd(stop=never)",
     )
-
-
-def _stops_early(attack: Any) -> bool:
-    if isinstance(attack, Stages):
-        return len(attack.attacks) > 1 or _stops_early(attack.attacks[0])
-    if isinstance(attack, Auto | Square | FAB | CWL2 | Reference) or _aims_often(attack):
-        return True
-    if hasattr(attack, "inner"):
-        return _stops_early(attack.inner)
-    return bool(getattr(attack, "stop", "never") != "never")
-
-
-def _aims_often(attack: Any) -> bool:
-    return isinstance(attack, Targets) and attack.k > 1 and attack.which != "second"

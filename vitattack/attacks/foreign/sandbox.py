@@ -9,7 +9,7 @@ import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitattack.attacks import losses
 from vitattack.core.errors import VitattackError, first_line
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.passes import Passes, counting, share
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
@@ -67,7 +68,7 @@ def quiet() -> Iterator[list[str]]:
 class Single(nn.Module):
     """The victim in float32 for its caller, whatever it computes in: what other packages are written for."""
 
-    def __init__(self, victim: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, victim: Attackable, dtype: torch.dtype) -> None:
         super().__init__()
         self.victim, self.dtype = victim, dtype
 
@@ -88,11 +89,12 @@ class Inside:
     def shares(self, x: Tensor) -> dict[str, Tensor]:
         """The counted passes, spread evenly over the samples they were spent on."""
         none = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        return {name: share(getattr(self.passes, name), none.clone()) for name in ("forwards", "backwards")}
+        counted = {"forwards": self.passes.forwards, "backwards": self.passes.backwards}
+        return {name: share(count, none.clone()) for name, count in counted.items()}
 
 
 @contextlib.contextmanager
-def fenced(label: str, victim: nn.Module, x: Tensor, rng: SampleRng) -> Iterator[Inside]:
+def fenced(label: str, victim: Attackable, x: Tensor, rng: SampleRng) -> Iterator[Inside]:
     """Runs foreign code: victim frozen, passes counted, randomness ours, output silenced, failures in one line."""
     with frozen(victim), counting(victim) as passes, seeded(rng) as seed, quiet() as said:
         try:
@@ -115,7 +117,7 @@ class Judged(NamedTuple):
     outside: Tensor
 
 
-def judged(victim: Any, ball: LpBall, x: Tensor, y: Tensor, found: Tensor) -> Judged:
+def judged(victim: Attackable, ball: LpBall, x: Tensor, y: Tensor, found: Tensor) -> Judged:
     """What foreign code returned, looked at with our eyes: one forward per sample, and the verdict's where it costs."""
     found = found.detach().to(x.dtype)
     allowed = ball.allows(x, found)

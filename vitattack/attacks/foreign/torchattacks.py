@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitattack.attacks.base import Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.base import Attack, Crafted, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
 from vitattack.attacks.losses import AnyLoss
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 
 Options = tuple[tuple[str, float | int | str | bool], ...]
@@ -79,7 +80,7 @@ def parameters(kind: type) -> dict[str, inspect.Parameter]:
 
 
 @dataclass(frozen=True)
-class TorchAttack(Leaf):
+class TorchAttack(Attack):
     """Builds the class for each batch, with the budget of the threat and a seed of ours.
 
     Candidates outside the budget are replaced by the image itself and never count; evidence `outside` marks them.
@@ -130,7 +131,7 @@ class TorchAttack(Leaf):
         return tuple(found)
 
     @torch.enable_grad()  # callers may sit in no_grad
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         evidence["outside"] = torch.zeros_like(evidence["fooled"])
         if len(x) == 0:
@@ -157,7 +158,7 @@ class TorchAttack(Leaf):
             found = attack(single, y.clone())
         evidence |= inside.shares(x)
         seen = judged(victim, self.ball, x, y, found)
-        evidence["forwards"] += look_price(victim)
+        evidence["forwards"] += victim.look
         evidence["fooled"], evidence["outside"] = seen.fooled, seen.outside
         return Crafted(seen.x_adv, evidence)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.attacks.gradient.steps import RULES, State
+from vitattack.attacks.gradient.steps import RULES, State, StepRule
 from vitattack.core.errors import UsageError
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
@@ -29,7 +29,7 @@ def checkpoints(steps: int) -> tuple[int, ...]:
 
 @RULES.register("auto_step")
 @dataclass(frozen=True)
-class AutoStep:
+class AutoStep(StepRule):
     """Starts with steps of `size` eps; halves them, and goes back to the best point, at checkpoints without progress.
 
     Progress is a loss that grew in more than a share `rho` of the steps since the last checkpoint, unless the best loss

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Crafted, Leaf, blank_search, look_price
+from vitattack.attacks.base import Attack, Crafted, Traits, blank_search
 from vitattack.attacks.gradient.starts import Start, Uniform
 from vitattack.attacks.gradient.steps import State, Steepest, StepRule
 from vitattack.attacks.losses import AnyLoss, CrossEntropy, Moment
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Gradient(Leaf):
+class Gradient(Attack):
     """Iterated ascent of a loss inside a ball.
 
     One forward per step: the logits of an iterate give its verdict, its loss and its gradient, so T steps cost T + 1
@@ -40,21 +42,31 @@ class Gradient(Leaf):
             raise UsageError(f"{self.steps} steps cannot move an image: use at least 1")
 
     @property
-    def unseen(self) -> bool:
-        """Whether candidates come back without a verdict: whoever goes on from them has to look."""
-        return self.stop == "never"
+    def traits(self) -> Traits:
+        return Traits(unseen=self.stop == "never", near_boundary=self.stop != "never")
+
+    def price(self, asked: Asked) -> Price:
+        clean = losses.needs_clean(self.loss)
+        looks = self.steps if self.stop == "never" else self.steps + 1
+        return Price().more(
+            asked.answers * (self.start.passes + clean) + asked.look * looks,
+            asked.answers * (self.start.passes + self.steps),
+        )
+
+    def to_the_end(self) -> Gradient:
+        return replace(self, stop="never")
 
     def with_loss(self, loss: AnyLoss) -> Gradient:
         return replace(self, loss=loss)
 
     def doubts(self) -> tuple[str, ...]:
-        reach = getattr(self.rule, "reach", lambda steps: 1.0)(self.steps)
+        reach = self.rule.reach(self.steps)
         if reach < 1 - 1e-9:
             return (f"{self.steps} steps reach only {reach:.2f} eps: the edge of the budget is out of reach",)
         return ()
 
     @torch.enable_grad()  # callers may sit in no_grad
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_search(x)
         result = x.clone()
         if len(x) == 0:
@@ -64,11 +76,11 @@ class Gradient(Leaf):
         return Crafted(result, evidence)
 
     def _run(
-        self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
+        self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
     ) -> None:
         active = torch.arange(len(x), device=x.device)
         # a view may ask the model several times for each answer, and once more for a verdict
-        answers = getattr(victim, "answers", 1)
+        answers = victim.answers
         x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
         for passes in ("forwards", "backwards"):
             evidence[passes] += self.start.passes * answers
@@ -79,7 +91,7 @@ class Gradient(Leaf):
             evidence["forwards"] += answers
         memory: losses.Memory = {}
         state: State = self.rule.init(x, self.steps)
-        price = look_price(victim)
+        look = victim.look
 
         for t in range(self.steps + 1):
             last = t == self.steps
@@ -88,7 +100,7 @@ class Gradient(Leaf):
             x_adv = x_adv.detach().requires_grad_(not last)
             with torch.set_grad_enabled(not last):
                 logits = victim(x_adv)
-            evidence["forwards"][active] += price
+            evidence["forwards"][active] += look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
                 fooled = ~losses.correct(plain, y)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.losses import one_answer
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
 
@@ -22,7 +23,7 @@ class Start(Protocol):
     @property
     def passes(self) -> int: ...
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor: ...
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor: ...
 
 
 STARTS: Registry[type[Start]] = Registry("start", entry_point_group="vitattack.starts")
@@ -35,7 +36,7 @@ class Clean:
 
     passes = 0
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         return x.clone()
 
 
@@ -46,7 +47,7 @@ class Uniform:
 
     passes = 0
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         return ball.random(x, rng)
 
 
@@ -57,7 +58,7 @@ class Corner:
 
     passes = 0
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         return ball.project(x, x + ball.eps * ball.ascend(rng.uniform(x, -1.0, 1.0)))
 
 
@@ -68,7 +69,7 @@ class Edge:
 
     passes = 0
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         noise = rng.uniform(x, -1.0, 1.0) if ball.norm == "linf" else rng.normal(x)
         size = ball.size(noise.new_zeros(noise.shape), noise).clamp_min(1e-12).to(noise.dtype).to(noise.device)
         return ball.project(x, x + ball.eps * noise / per_row(size, x))
@@ -87,7 +88,7 @@ class Gauss:
         if self.std <= 0:
             raise UsageError("gauss needs a positive deviation")
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         return ball.project(x, x + self.std * rng.normal(x))
 
 
@@ -107,7 +108,7 @@ class OutputDiversified:
     def passes(self) -> int:
         return self.steps
 
-    def __call__(self, ball: LpBall, x: Tensor, *, victim: nn.Module, rng: SampleRng) -> Tensor:
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         x_adv = ball.random(x, rng.child("uniform"))
         for _ in range(self.steps):
             x_adv = x_adv.detach().requires_grad_()

@@ -34,6 +34,10 @@ class StepRule(Protocol):
         self, x: Tensor, x_adv: Tensor, grad: Tensor, loss: Tensor, state: State, ball: LpBall
     ) -> tuple[Tensor, State]: ...
 
+    def reach(self, steps: int) -> float:
+        """How far all steps together can go, in multiples of eps; 1 for a rule that finds its own way."""
+        return 1.0
+
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", entry_point_group="vitattack.schedules")
 RULES: Registry[type[StepRule]] = Registry("step rule", entry_point_group="vitattack.rules")
@@ -92,7 +96,7 @@ class Milestones:
 
 
 @dataclass(frozen=True)
-class _Ascent:
+class _Ascent(StepRule):
     """x + size * eps * direction, projected."""
 
     size: float = 0.25
@@ -118,7 +122,6 @@ class _Ascent:
         return self.size * ball.eps * self.schedule(state["t"], state["steps"])
 
     def reach(self, steps: int) -> float:
-        """How far all steps together can go, in multiples of eps."""
         return sum(self.size * self.schedule(t, steps) for t in range(steps))
 
 

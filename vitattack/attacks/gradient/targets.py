@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, depth, refuse_nesting
-from vitattack.attacks.compose import Stages
+from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, inherited, refuse_nesting
+from vitattack.attacks.compose import Stages, in_turn
 from vitattack.attacks.losses import (
     Aimed,
     AnyLoss,
@@ -20,8 +21,10 @@ from vitattack.attacks.losses import (
     one_answer,
     wrong_classes,
 )
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 
 Which = Literal["top", "second", "least", "random"]
@@ -30,7 +33,7 @@ LOSSES: dict[str, type[Targeted]] = {"margin": TargetedMargin, "dlr": TargetedDL
 
 
 @dataclass(frozen=True)
-class Targets:
+class Targets(Attack):
     """Runs `inner` towards `k` classes chosen on the clean image, each on the samples still standing.
 
     A model with fewer classes has fewer targets; the DLR loss, undefined below four classes, gives way to the margin.
@@ -49,13 +52,28 @@ class Targets:
         self.inner.with_loss(LOSSES[self.loss]())  # one that takes no loss says so here
 
     @property
-    def depth(self) -> int:
-        """See Stages: each target draws its own noise."""
-        return 1 + depth(self.inner)
+    def parts(self) -> tuple[Attack, ...]:
+        return (self.inner,)
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> Targets:
+    def with_parts(self, parts: Sequence[Attack]) -> Targets:
+        (inner,) = parts
+        return replace(self, inner=inner)
+
+    @property
+    def traits(self) -> Traits:
+        inner = inherited(self.parts)  # as in Stages, each target draws its own noise
+        near = (self.k > 1 and self.which != "second") or self.inner.traits.near_boundary
+        return replace(inner, depth=1 + inner.depth, near_boundary=near)
+
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Targets:
         inner = self.inner.prepare(victim, calibration, rng=rng)
-        return replace(self, inner=inner, classes=getattr(victim, "num_classes", None))
+        return replace(self, inner=inner, classes=victim.num_classes)
+
+    def price(self, asked: Asked) -> Price:
+        """A forward that ranks the classes, then a run towards each of the targets."""
+        count = 1 if self.which == "second" else min(self.k, asked.classes - 1)
+        aimed = self.inner.with_loss(Aimed(LOSSES[self.loss](), {}))
+        return in_turn(aimed, asked).times(count).more(asked.answers)
 
     def with_loss(self, loss: AnyLoss) -> Targets:
         raise UsageError("targets() sets the loss of what it holds: choose it there, as in targets(apgd, loss=dlr)")
@@ -70,7 +88,7 @@ class Targets:
             )
         return tuple(found)
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         with frozen(victim), torch.no_grad():
             logits = one_answer(victim(x))
         chosen = self._chosen(logits, y, rng)
@@ -83,7 +101,7 @@ class Targets:
             raise UsageError("a model of one class has no wrong one to aim at")
         crafted = Stages(tuple(aimed), fresh=True, name="target")(victim, x, y, rng=rng)
         evidence = dict(crafted.evidence)
-        evidence["forwards"] = evidence["forwards"] + getattr(victim, "answers", 1)
+        evidence["forwards"] = evidence["forwards"] + victim.answers
         return Crafted(crafted.x_adv, evidence)
 
     def _chosen(self, logits: Tensor, y: Tensor, rng: SampleRng) -> Tensor:

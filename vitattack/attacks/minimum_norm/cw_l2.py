@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Crafted, Leaf, look_price
+from vitattack.attacks.base import Attack, Crafted, Traits
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.lp import LpBall
 
@@ -25,7 +27,7 @@ BETA1, BETA2, GUARD = 0.9, 0.999, 1e-8  # Adam's memories of the gradient, of it
 
 
 @dataclass(frozen=True)
-class CWL2(Leaf):
+class CWL2(Attack):
     """Minimises ||x' - x||^2 + c max(z_y - max z_j + kappa, 0) over w with x' = (tanh(w) + 1) / 2, for several c.
 
     Each sample has its own c: halved between its bounds after a search that fooled the victim, raised after one that did
@@ -50,11 +52,21 @@ class CWL2(Leaf):
         if not (self.kappa >= 0 and math.isfinite(self.kappa)):
             raise UsageError("cw_l2 takes a kappa of 0 or more")
 
+    @property
+    def traits(self) -> Traits:
+        return Traits(near_boundary=True)
+
+    def price(self, asked: Asked) -> Price:
+        return Price().more(self.searches * self.steps * asked.look, self.searches * (self.steps - 1))
+
+    def to_the_end(self) -> CWL2:
+        return replace(self, stop="never")
+
     def with_loss(self, loss: AnyLoss) -> CWL2:
         raise UsageError("cw_l2 has a penalty of its own and takes no other loss: use pgd(loss=...)")
 
     @torch.enable_grad()  # callers may sit in no_grad
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         nearest = Nearest(self.ball, x, self.stop)
         low = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         high, c = torch.full_like(low, UNBOUNDED), torch.full_like(low, self.c)
@@ -71,7 +83,9 @@ class CWL2(Leaf):
                 c = torch.where(high < UNBOUNDED / 10, (low + high) / 2, 10 * c)
         return nearest.crafted()
 
-    def _search(self, victim: Any, y: Tensor, c: Tensor, active: Tensor, nearest: Nearest, before: int) -> Tensor:
+    def _search(
+        self, victim: Attackable, y: Tensor, c: Tensor, active: Tensor, nearest: Nearest, before: int
+    ) -> Tensor:
         """One search with fixed c, the `before`-th step onwards; (B,) for whom it fooled the victim."""
         x = nearest.x[active]
         origin = torch.atanh((2 * x - 1) * INSIDE)
@@ -86,12 +100,11 @@ class CWL2(Leaf):
             "earlier": torch.full_like(c[active], math.inf),
         }
         worked = torch.zeros_like(nearest.evidence["fooled"])
-        price = look_price(victim)
         for t in range(self.steps):
             w = rows["w"].detach().requires_grad_()
             x_adv = (w.tanh() + 1) / 2
             logits = victim(x_adv)
-            nearest.evidence["forwards"][rows["active"]] += price
+            nearest.evidence["forwards"][rows["active"]] += victim.look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
                 success = ~losses.correct(plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)

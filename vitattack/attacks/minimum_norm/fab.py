@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Crafted, Leaf, look_price
+from vitattack.attacks.base import Attack, Crafted, Traits
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall, l2_norms
 
 
 @dataclass(frozen=True)
-class FAB(Leaf):
+class FAB(Attack):
     """Each step projects the iterate and the image onto the linearised boundary and goes between the two, a bit further.
 
     One that fools the victim is pulled back towards the image before the next step. With `targets` the boundaries are
@@ -50,17 +51,33 @@ class FAB(Leaf):
         if not (0 <= self.alpha_max <= 1 and 0 < self.beta <= 1 and 1 <= self.eta <= 10):
             raise UsageError("fab takes an alpha_max from 0 to 1, a beta above 0 and up to 1, and an eta from 1 to 10")
 
+    @property
+    def traits(self) -> Traits:
+        return Traits(near_boundary=True)
+
+    def price(self, asked: Asked) -> Price:
+        """A look at the image; per run a linearisation per step and a look at the end."""
+        wrong = asked.classes - 1
+        goals, gradients = (1, wrong) if self.targets is None else (min(self.targets, wrong), 1)
+        runs = goals * self.restarts
+        # a start is judged by nobody; every further point but the last is judged by the logits it is linearised with
+        looks = self.steps + (self.steps - 1) * asked.verdict
+        return Price().more(asked.look + runs * (looks + asked.look), runs * self.steps * gradients)
+
+    def to_the_end(self) -> FAB:
+        return replace(self, stop="never")
+
     def with_loss(self, loss: AnyLoss) -> FAB:
         raise UsageError("fab follows differences of logits and takes no loss: use pgd(loss=...)")
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         nearest = Nearest(self.ball, x, self.stop)
         if len(x):
             with frozen(victim), torch.no_grad():
                 self._runs(victim, x, y, rng, nearest)
         return nearest.crafted()
 
-    def _runs(self, victim: Any, x: Tensor, y: Tensor, rng: SampleRng, nearest: Nearest) -> None:
+    def _runs(self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, nearest: Nearest) -> None:
         everyone = torch.arange(len(x), device=x.device)
         logits = _judge(victim, everyone, x, y, nearest, 0)[1]
         wrong = logits.shape[1] - 1
@@ -83,7 +100,7 @@ class FAB(Leaf):
         return (x + self.ball.eps / 2 * noise / per_row(length, x)).clamp(0, 1)
 
     def _run(
-        self, victim: Any, y: Tensor, goals: Tensor, point: Tensor, active: Tensor, nearest: Nearest, before: int
+        self, victim: Attackable, y: Tensor, goals: Tensor, point: Tensor, active: Tensor, nearest: Nearest, before: int
     ) -> None:
         """One run from `point`. `goals` (all rows, K): the classes whose nearest boundary each step goes to."""
         spent = nearest.evidence
@@ -108,7 +125,7 @@ class FAB(Leaf):
             fresh = torch.zeros_like(known)
             if not bool(known.all()):
                 rows, logits = active[~known], here.logits.detach()[~known]
-                spent["forwards"][rows] += getattr(victim, "verdict_forwards", 0)
+                spent["forwards"][rows] += victim.verdict_forwards
                 fresh[~known] = ~losses.correct(victim.verdict(point[~known], logits), y[rows])
                 nearest.note(active, point, fresh, before + t)
             gap, slope = here.boundary(~fresh, self.ball.norm)
@@ -154,7 +171,7 @@ class _Linearised:
     """The victim around a point of each row: logits with their graph, and the boundary its gradients predict."""
 
     def __init__(
-        self, victim: Any, point: Tensor, active: Tensor, y: Tensor, goals: Tensor, spent: dict[str, Tensor]
+        self, victim: Attackable, point: Tensor, active: Tensor, y: Tensor, goals: Tensor, spent: dict[str, Tensor]
     ) -> None:
         self.active, self.y, self.goals, self.spent = active, y[active], goals[active], spent
         self.leaf = point.detach().requires_grad_()
@@ -185,11 +202,11 @@ class _Linearised:
         return gap, slope
 
 
-def _judge(victim: Any, rows: Tensor, x: Tensor, y: Tensor, nearest: Nearest, t: int) -> tuple[Tensor, Tensor]:
+def _judge(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, nearest: Nearest, t: int) -> tuple[Tensor, Tensor]:
     """(B,) who is fooled at x, noted down, and the logits there."""
     logits = victim(x)
     fooled = ~losses.correct(victim.verdict(x, logits), y)
-    nearest.evidence["forwards"][rows] += look_price(victim)
+    nearest.evidence["forwards"][rows] += victim.look
     nearest.note(rows, x, fooled, t)
     return fooled, logits
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitattack.attacks.auto.assurance import Assurance
-from vitattack.attacks.base import Attack, Crafted, Holder
+from vitattack.attacks.base import Assurance, Attack, Crafted, Wrapper
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.perceptual.distances import lpips_missing, measures
+from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 
 
 @dataclass(frozen=True)
-class Measured(Holder):
+class Measured(Wrapper):
     """Adds l2, linf, SSIM and LPIPS of every candidate to the evidence; candidates and verdicts stay as they are."""
 
     inner: Attack
     lpips: bool = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         missing = lpips_missing() if self.lpips else None  # asked once: a download that fails may take its time
         if missing:
             raise UsageError(missing)
@@ -33,12 +33,15 @@ class Measured(Holder):
 
     @property
     def assurance(self) -> Assurance | None:
-        found: Assurance | None = getattr(self.inner, "assurance", None)
-        if found is None:
+        offered = self.inner.assurance
+        if offered is None:
             return None
-        return replace(found, probe=replace(self, inner=found.probe), full=replace(self, inner=found.full))
+        return replace(offered, probe=replace(self, inner=offered.probe), full=replace(self, inner=offered.full))
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def price(self, asked: Asked) -> Price:
+        return self.inner.price(asked)
+
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         crafted = self.inner(victim, x, y, rng=rng)
         if len(x) == 0:
             return crafted

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, Leaf, blank_evidence, look_price
+from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.price import Asked, Price
 from vitattack.attacks.spatial.grid import Lattice
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.spatial import NAMES, Spatial, transform, transforms
 
@@ -28,10 +30,10 @@ FEWEST = 8
 class _Trial:
     """What the transforms tried so far have done to one batch."""
 
-    def __init__(self, victim: Any, x: Tensor, y: Tensor, table: Tensor) -> None:
+    def __init__(self, victim: Attackable, x: Tensor, y: Tensor, table: Tensor) -> None:
         """`table` holds transforms: (N, 3), or (B, N, 3) where each image has its own."""
         self.victim, self.x, self.y, self.table = victim, x, y, table
-        self.price = look_price(victim)
+        self.look = victim.look
         self.evidence = blank_evidence(x)
         self.fooled, self.first = self.evidence["fooled"], self.evidence["first_fooled"]
         self.tried = torch.zeros_like(self.first)
@@ -54,7 +56,7 @@ class _Trial:
 
     def crafted(self, **more: Tensor) -> Crafted:
         """The candidates: what fooled an image, or else came nearest to it."""
-        self.evidence["forwards"] += self.price * self.tried
+        self.evidence["forwards"] += self.look * self.tried
         for name, values in zip(NAMES, self.chosen.unbind(1), strict=True):
             self.evidence[name] = values
         return Crafted(transform(self.x, *self.chosen.unbind(1)), {**self.evidence, **more})
@@ -106,37 +108,35 @@ def _waves(wanted: Sequence[int]) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class SpatialGrid:
+class SpatialGrid(Attack):
     """Every transform of a lattice on whoever still stands, in an order that decides the cost and never the verdict."""
 
     threat: Spatial
     lattice: Lattice
     full: bool = False
-    report: bool = True
+    by_axis: bool = True  # tell of shifts alone and of rotations alone
     calibration: int = 32
     order: tuple[int, ...] | None = None
-
-    guesses = True
 
     def __post_init__(self) -> None:
         if self.calibration < 0:
             raise UsageError("the number of calibration images is 0 (a fixed order) or more")
 
     @property
-    def learns(self) -> bool:
-        return self.calibration > 0
+    def traits(self) -> Traits:
+        return Traits(calibration="useful" if self.calibration else "none")
 
-    def with_loss(self, loss: AnyLoss) -> Attack:
+    def price(self, asked: Asked) -> Price:
+        return Price().more(asked.look * len(self.lattice))
+
+    def with_loss(self, loss: AnyLoss) -> SpatialGrid:
         raise UsageError("spatial tries transforms and has no loss to replace")
-
-    def doubts(self) -> tuple[str, ...]:
-        return ()
 
     # Once per job: the order.
 
-    def prepare(self, victim: nn.Module, calibration: Calibration, *, rng: SampleRng) -> SpatialGrid:
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> SpatialGrid:
         """A coarse part of the lattice on all calibration images tells in which order to try all of it."""
-        if not self.learns:
+        if not self.calibration:
             return self
         x, y = (rows[: self.calibration] for rows in calibration())
         if len(x) == 0:
@@ -154,7 +154,7 @@ class SpatialGrid:
     def learned(self) -> dict[str, Any] | None:
         return {"order": list(self.order)} if self.order else None
 
-    def recall(self, victim: nn.Module, content: dict[str, Any]) -> SpatialGrid:
+    def recall(self, victim: Attackable, content: dict[str, Any]) -> SpatialGrid:
         order = content.get("order")
         if not isinstance(order, list) or sorted(order) != list(range(len(self.lattice))):
             raise UsageError("the stored order of transforms is broken: add --fresh to learn it again")
@@ -162,7 +162,7 @@ class SpatialGrid:
 
     # Per batch.
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         order = list(self.order or self.lattice.fixed_order())
         table = self.lattice.table(self.threat, x).to(x)
         trial = _Trial(victim, x, y, table)
@@ -171,7 +171,7 @@ class SpatialGrid:
         shifts = [n for n in order if n in self.lattice.shifts and n not in identity]
         rotations = [n for n in order if n in self.lattice.rotations and n not in identity]
         rest = [n for n in order if n not in {*shifts, *rotations, *identity}]
-        if not self.report:
+        if not self.by_axis:
             shifts, rotations, identity, rest = [], [], [], order
         with frozen(victim), torch.no_grad():
             still = trial.run(identity, everyone, everyone=self.full)
@@ -184,13 +184,13 @@ class SpatialGrid:
         if self.full:
             extra["fooling"] = by_shift + by_rotation + others - still
             extra["transforms"] = torch.full_like(still, len(self.lattice))
-        if self.report:
+        if self.by_axis:
             extra |= {"fooled_by_shift": by_shift > 0, "fooled_by_rotation": by_rotation > 0}
         return trial.crafted(**extra)
 
 
 @dataclass(frozen=True)
-class SpatialRandom(Leaf):
+class SpatialRandom(Attack):
     """Transforms drawn evenly from the range, for each image its own, until one of them fools the model."""
 
     threat: Spatial
@@ -200,10 +200,13 @@ class SpatialRandom(Leaf):
         if not 1 <= self.k <= 1_000_000:
             raise UsageError(f"{self.k} random transforms are too few or too many: draw 1 to 1000000")
 
-    def with_loss(self, loss: AnyLoss) -> Attack:
+    def price(self, asked: Asked) -> Price:
+        return Price().more(asked.look * self.k)
+
+    def with_loss(self, loss: AnyLoss) -> SpatialRandom:
         raise UsageError("spatial_random draws transforms and has no loss to replace")
 
-    def __call__(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         most = x.new_tensor([*self.threat.reach(x), self.threat.angle])
         table = most * rng.child("transforms").uniform(x.new_empty(len(x), self.k, 3), -1.0, 1.0)
         trial = _Trial(victim, x, y, table)

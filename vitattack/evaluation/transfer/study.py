@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.attacks import attack_text
-from vitattack.attacks.base import Attack, Crafted, learns, sources
+from vitattack.attacks.base import Attack, Crafted
 from vitattack.attacks.black_box.transfer import carried, hurried
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
@@ -78,9 +78,9 @@ def transfer(
         raise UsageError(f"transfer carries changes of pixels, not {ball.kind} ones: use --threat linf:1/255 or l2:0.5")
     text = attack_text.canonical(attack)
     built = attack_text.build(text, ball)
-    if sources(built):
+    if built.traits.sources:
         raise UsageError(f"{short(text)} names its source itself: give this command the attack alone, such as pgd")
-    if setup.calibration is not None and not learns(built):
+    if setup.calibration is not None and not built.traits.learns:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
     check_names(models, to)
 
@@ -90,7 +90,7 @@ def transfer(
         rows = [everyone[key_of(model)] for model in models]
         columns = [everyone[key_of(model)] for model in to] or rows
         other = None
-        if learns(built):
+        if built.traits.learns:
             how = preprocessing(setup.transform)
             other = calibration_images(setup.calibration, base, setup.data_folder, how)
         taught_by = f"{other.text} {other.digest()}" if other else ""

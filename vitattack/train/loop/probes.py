@@ -20,6 +20,7 @@ from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.projections import query_and_key_weights
 from vitattack.models.attention.tap import AttentionTap, Seen
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall
 from vitattack.train.data.batch import as_float
@@ -66,6 +67,7 @@ class Probe:
             piece = rows[at : at + BATCH]
             x, y = as_float(self.x[piece].to(device)), self.y[piece].to(device)
             if attack is not None:
+                assert isinstance(view, Attackable)
                 x = attack(view, x, y, rng=SampleRng(0, tuple(piece))).x_adv
             with frozen(view), torch.no_grad():
                 count += int(correct(view(x), y).sum())

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, learns
+from vitattack.attacks.base import Attack, mapped
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.threats.lp import LpBall
@@ -56,12 +56,9 @@ def in_every_ball(value: T, eps: float) -> T:
 
 def to_the_end(attack: Attack) -> Attack:
     """The attack as training runs it: all steps for everybody, and the last iterate."""
-    if learns(attack):
+    if attack.traits.learns:
         raise UsageError("inner: an attack that learns from other images first, such as aas, cannot train: use pgd")
-    changed: Attack = _mapped(
-        attack, lambda v: replace(v, stop="never") if getattr(v, "stop", "never") != "never" else None
-    )
-    return changed
+    return mapped(lambda part: part.to_the_end(), attack)
 
 
 def _mapped(value: Any, change: Any) -> Any:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitattack.attacks.base import Attack
+from vitattack.attacks.base import Attack, walk
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Gauss, Uniform
 from vitattack.attacks.gradient.steps import Steepest
@@ -22,6 +22,7 @@ from vitattack.attacks.losses import CrossEntropy, KLToClean, Memory, Moment, of
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 from vitattack.train.objectives.balls import Unprojected, in_every_ball, to_the_end
 from vitattack.train.objectives.shared_forward import answered_once
@@ -79,6 +80,7 @@ class Crafting:
             if isinstance(attack, Gradient) and isinstance(attack.loss, CrossEntropy):
                 attack = replace(attack, loss=Shares(dict(zip(rng.index, y, strict=True))))
             y = y.argmax(1)
+        assert isinstance(victim, Attackable)
         return attack(victim, x, y, rng=rng).x_adv.detach()
 
     def limited(self, eps: float) -> Self:
@@ -217,9 +219,6 @@ def _smoothing(share: float) -> float:
     return share
 
 
-def _runs(attack: Any) -> list[Gradient]:
+def _runs(attack: Attack) -> list[Gradient]:
     """The gradient loops in an attack."""
-    if isinstance(attack, Gradient):
-        return [attack]
-    held = [*getattr(attack, "attacks", ()), *([attack.inner] if hasattr(attack, "inner") else [])]
-    return [run for part in held for run in _runs(part)]
+    return [part for part in walk(attack) if isinstance(part, Gradient)]
