@@ -45,7 +45,7 @@ def read_benchmark(text: str) -> Benchmark:
     path = Path(text) if text.endswith((".yaml", ".yml")) else shipped_benchmarks().get(text)
     if path is None:
         raise UsageError(did_you_mean("benchmark", printable(text), [*shipped_benchmarks(), "FILE.yaml"]))
-    top = load(path)
+    top = load(path, shipped=path.parent == BENCHMARKS)
     items = top.keys("a benchmark", KEYS)
     if "schema" not in items or items["schema"].value != 1:
         items.get("schema", top).refuse("a benchmark says which version it is written for: begin with schema: 1")
