@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,21 +12,21 @@ from typing import Any
 
 import torch
 
-from vitattack.attacks.auto.report import auto_doubts
 from vitattack.attacks.base import Attack, Calibration, recall
-from vitattack.attacks.stages import square_helps
-from vitattack.core.files import json_text, read_json, write_atomically
+from vitattack.core.files import read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch, together
 from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.second_pass import history, run_again
+from vitattack.evaluation.sections import sections
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, digest
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
+from vitattack.records.section import Run
 from vitattack.records.store import Sink, finished
 from vitattack.threats.base import Threat
 
@@ -41,7 +42,14 @@ def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool =
         return None
     learned = read_json(folder / "learned.json")
     return Result(
-        job, past.records, content["seconds"], tuple(content["doubts"]), content["provenance"], folder, learned
+        job,
+        past.records,
+        content["seconds"],
+        tuple(content["doubts"]),
+        content["provenance"],
+        folder,
+        learned,
+        sections(Run(job, past.records, learned)),
     )
 
 
@@ -112,23 +120,26 @@ def finish(
 ) -> Result:
     """The stored result of a job that has run."""
     events = sink.events()
-    told = [*of_attack, *square_helps(job.attack, everything), *auto_doubts(job, everything)]
-    told += unconfirmed(model_record or {})
+    learned = sink.learned()
+    shown = sections(Run(job, everything, learned))
+    told = [*of_attack, *(doubt for section in shown for doubt in section.doubts), *unconfirmed(model_record or {})]
     found = Doubts(everything, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     seconds = sum(event.get("seconds", 0.0) for event in events)
     made_with = provenance(device, job, protocol)
-    result = Result(job, everything, seconds, found, made_with, sink.folder, sink.learned())
+    result = Result(job, everything, seconds, found, made_with, sink.folder, learned, shown)
     content = {
         "schema": 1,
         "key": job.key,
         "job": asdict(job),
         **result.json(),
+        "sections": [section.stored() for section in result.sections],
         "lines": sink.path.read_bytes().count(b"\n"),
         "model": model_record or {},
         "provenance": result.provenance,
     }
-    write_atomically(sink.folder / "result.json", json_text(content))
+    # not sorted: what is read back is printed in the order of what has just been computed
+    write_atomically(sink.folder / "result.json", json.dumps(content, indent=2) + "\n")
     return result
 
 

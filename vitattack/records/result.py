@@ -1,26 +1,26 @@
-"""What comes out of jobs: values computed from records, never stored twice."""
+"""Results of jobs: values computed from records, each once."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitattack.attacks import stages
-from vitattack.attacks.auto.report import auto_report
-from vitattack.attacks.perceptual.report import appearance
 from vitattack.records import stats
 from vitattack.records.eps_curve import optimiser_failures
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Status
+from vitattack.records.section import Section
 from vitattack.records.stats import Accuracy
+from vitattack.text.syntax import first_argument
 
 
 @dataclass(frozen=True)
 class Result:
-    """One finished job."""
+    """One finished job: its records, what its attack shows beside the headline, and what speaks against the number."""
 
     job: Job
     records: Sequence[SampleRecord] = field(repr=False)
@@ -29,21 +29,31 @@ class Result:
     provenance: dict[str, Any] = field(repr=False)
     folder: Path | None = None
     learned: dict[str, Any] | None = field(default=None, repr=False)
+    sections: tuple[Section, ...] = field(default=(), repr=False)
 
     @property
     def n(self) -> int:
         return len(self.records)
 
-    @property
+    @cached_property
     def clean(self) -> Accuracy:
         return stats.clean_accuracy(self.records)
 
-    @property
+    @cached_property
     def robust(self) -> Accuracy:
         return stats.robust_accuracy(self.records)
 
+    @cached_property
+    def mean_passes(self) -> tuple[float, float]:
+        """Forwards and backwards per attacked sample."""
+        return stats.mean_passes(self.records)
+
+    @cached_property
+    def _statuses(self) -> Counter[Status]:
+        return Counter(r.status for r in self.records)
+
     def count(self, status: Status) -> int:
-        return Counter(r.status for r in self.records)[status]
+        return self._statuses[status]
 
     @property
     def fragile(self) -> int:
@@ -53,26 +63,17 @@ class Result:
     def violations(self) -> int:
         return sum(r.violation for r in self.records)
 
-    @property
+    @cached_property
     def mean_first_success(self) -> float | None:
         """Mean step of the first success among fooled samples."""
         steps = [r.first_fooled for r in self.records if r.status == "fooled" and r.first_fooled >= 0]
         return sum(steps) / len(steps) if steps else None
 
-    def _referee(self) -> dict[str, Any]:
-        from vitattack.attacks.aas.report import referee  # it reads results
-
-        found = referee(self)
-        return {"referee": found.json()} if found else {}
-
-    def _spatial(self) -> dict[str, Any]:
-        from vitattack.attacks.spatial.report import spatial_report  # it reads results
-
-        found = spatial_report(self)
-        return {"spatial": found.json()} if found else {}
+    def section(self, name: str) -> Section | None:
+        return next((section for section in self.sections if section.name == name), None)
 
     def json(self) -> dict[str, Any]:
-        forwards, backwards = stats.mean_passes(self.records)
+        forwards, backwards = self.mean_passes
         return {
             "attack": self.job.attack,
             "threat": self.job.threat,
@@ -89,13 +90,14 @@ class Result:
             "backwards": round(backwards, 3),
             "seconds": round(self.seconds, 3),
             "doubts": list(self.doubts),
-            **self._referee(),
-            **self._spatial(),
-            **({"auto": told.json()} if (told := auto_report(self.job, self.records)) else {}),
-            **({"perceptual": found.json()} if (found := appearance(self.records)) else {}),
-            **({"stages": broken} if (broken := stages.broken(self.job.attack, self.records)) else {}),
+            **{section.name: section.content for section in self.sections},
             "run": str(self.folder) if self.folder else None,
         }
+
+
+def label(attack: str) -> str:
+    """An attack as tables name it: without the wrapper that only measures appearance."""
+    return (first_argument(attack) or attack) if attack.startswith("perceptual(") else attack
 
 
 @dataclass(frozen=True)
@@ -121,34 +123,44 @@ class Evaluation:
     def clean(self) -> Accuracy:
         return self.results[0].clean
 
-    @property
+    @cached_property
     def threats(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(result.job.threat for result in self.results))
 
+    @cached_property
+    def _by_threat(self) -> dict[str, Evaluation]:
+        if len(self.threats) < 2:
+            return dict.fromkeys(self.threats, self)
+        return {t: Evaluation(tuple(r for r in self.results if r.job.threat == t)) for t in self.threats}
+
     def under(self, threat: str) -> Evaluation:
         """The part that was run under one budget."""
-        return Evaluation(tuple(result for result in self.results if result.job.threat == threat))
+        return self._by_threat[threat]
 
-    @property
+    @cached_property
     def worst_case(self) -> Accuracy:
         """The per-sample worst case over all attacks, and over all budgets where there are several."""
         return stats.worst_case([result.records for result in self.results])
 
-    @property
+    @cached_property
     def doubts(self) -> tuple[str, ...]:
-        rising = optimiser_failures([(threat, self.under(threat).worst_case) for threat in self.threats])
+        rising: list[str] = []
+        if len(self.threats) > 1:
+            rising = optimiser_failures([(threat, self.under(threat).worst_case) for threat in self.threats])
         return tuple(dict.fromkeys([*(doubt for result in self.results for doubt in result.doubts), *rising]))
 
-    def paired(self) -> list[tuple[str, str, stats.Paired]]:
-        """Every attack against the strongest one, on the same samples; nothing where budgets differ."""
-        if len(self.threats) > 1:
-            return []
+    @cached_property
+    def _paired(self) -> tuple[tuple[str, str, stats.Paired], ...]:
         strongest = min(self.results, key=lambda r: r.robust.correct)
-        return [
+        return tuple(
             (strongest.job.attack, other.job.attack, stats.mcnemar(strongest.records, other.records))
             for other in self.results
             if other is not strongest
-        ]
+        )
+
+    def paired(self) -> tuple[tuple[str, str, stats.Paired], ...]:
+        """Every attack against the strongest one, on the same samples; nothing where budgets differ."""
+        return () if len(self.threats) > 1 else self._paired
 
     def _curve(self) -> dict[str, Any]:
         if len(self.threats) < 2:

@@ -24,6 +24,21 @@ class Accuracy(NamedTuple):
         return {"accuracy": self.accuracy, "low": self.low, "high": self.high, "correct": self.correct}
 
 
+def percent(value: float) -> str:
+    """A share in percent, as tables show it."""
+    return f"{100 * value:.1f} %"
+
+
+def interval(accuracy: Accuracy) -> str:
+    """The 95 % interval in percent, as tables show it."""
+    return f"{100 * accuracy.low:.1f} - {100 * accuracy.high:.1f}"
+
+
+def figures(accuracy: Accuracy) -> tuple[str, str, str]:
+    """Share, interval and counts, as the columns of a table."""
+    return percent(accuracy.accuracy), interval(accuracy), f"{accuracy.correct}/{accuracy.n}"
+
+
 def wilson(correct: int, n: int) -> tuple[float, float]:
     """The Wilson score interval of a share, 95 %."""
     # Closed form: scipy.stats would change last digits in stored files, and takes longer to import than a stored run to print.

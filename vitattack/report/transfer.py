@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from vitattack.core.table import Table
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
-from vitattack.records.stats import Accuracy
-from vitattack.report.evaluation import percent
+from vitattack.records.stats import Accuracy, percent
 
 
 def tables(matrix: Matrix) -> list[Table]:

@@ -121,3 +121,14 @@ def shown(node: Node) -> str:
     if isinstance(node, tuple):
         return f"({', '.join(map(shown, node))})"
     return node.name if isinstance(node, Call) else repr(node)
+
+
+def first_argument(text: str) -> str | None:
+    """The source of the first argument of a call, word for word; None for anything without one."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    if not isinstance(tree, ast.Call) or not tree.args:
+        return None
+    return ast.get_source_segment(text.strip(), tree.args[0])

@@ -11,6 +11,7 @@ from vitattack.attacks.catalogue import ATTACKS
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
 from vitattack.records.result import Result
+from vitattack.records.section import Run
 from vitattack.records.stats import Accuracy
 from vitattack.text.syntax import Call
 
@@ -60,11 +61,11 @@ def looks_through_attention(text: str) -> bool:
     return isinstance(node, Call) and node.name in ATTACKS and ATTACKS[node.name].needs_attention
 
 
-def referee(result: Result) -> Referee | None:
+def referee(run: Run | Result) -> Referee | None:
     """The report of a run whose attack looked through scaled attention; None for any other."""
-    if not looks_through_attention(result.job.attack):
+    if not looks_through_attention(run.job.attack):
         return None  # inside worst() or restarts() not every stage has seen every sample
-    records = result.records
+    records = run.records
     attacked = [r for r in records if r.clean == r.label]
     if not any("base_fooled" in r.evidence for r in attacked):
         return None
@@ -83,7 +84,7 @@ def referee(result: Result) -> Referee | None:
         clean_scaled=stats.share(sum(bool(r.evidence["scaled_clean"]) for r in seen), n) if protocol else None,
         base=robust("base_fooled", attacked),
         aas=robust("aas_fooled", attacked) if any("aas_fooled" in r.evidence for r in attacked) else None,
-        union=result.robust,
+        union=stats.robust_accuracy(records),
         scaled_protocol=(
             stats.share(sum(bool(r.evidence["scaled_clean"] and not r.evidence["scaled_fooled"]) for r in seen), n)
             if protocol
@@ -94,7 +95,7 @@ def referee(result: Result) -> Referee | None:
         ),
         false_successes=sum(bool(scaled and not plain) for scaled, plain in pairs) if protocol else None,
         missed=sum(bool(plain and not scaled) for scaled, plain in pairs) if protocol else None,
-        learned=result.learned,
+        learned=dict(run.learned) if run.learned else None,
     )
 
 

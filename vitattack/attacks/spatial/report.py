@@ -10,6 +10,7 @@ from typing import Any
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
 from vitattack.records.result import Result
+from vitattack.records.section import Run
 from vitattack.records.stats import Accuracy
 
 
@@ -37,7 +38,7 @@ class SpatialReport:
         }
 
 
-def spatial_report(result: Result) -> SpatialReport | None:
+def spatial_report(result: Run | Result) -> SpatialReport | None:
     """The report of a run whose outermost attack is the grid; None for any other.
 
     Inside `worst` or `restarts` not every sample is tried, and the evidence of one stage is not that of the run.
@@ -54,7 +55,7 @@ def spatial_report(result: Result) -> SpatialReport | None:
     )
 
 
-def _left(result: Result, attacked: list[SampleRecord], name: str) -> Accuracy:
+def _left(result: Run | Result, attacked: list[SampleRecord], name: str) -> Accuracy:
     """Who withstands these transforms. As in the headline, a success that was not confirmed leaves its sample robust.
 
     The judge sees one candidate of each sample: of the others a success counts where that one is confirmed, and so
@@ -66,7 +67,7 @@ def _left(result: Result, attacked: list[SampleRecord], name: str) -> Accuracy:
 
     return stats.share(
         count(lambda r: bool(r.evidence[name]) and r.status == "fooled", False),
-        result.n,
+        len(result.records),
         least=count(lambda r: bool(r.evidence[name]) and (r.status == "fooled" or r.fragile), False),
         most=count(lambda r: bool(r.evidence[name]) and r.status == "fooled", True),
     )
