@@ -15,32 +15,32 @@ from .options import option, output_options, together
     "train",
     epilog="""\b
 Examples:
-  vitattack train                                   the recipes there are
-  vitattack train trades-tiny --data-dir DATA       go, or go on where it stopped
+  vitattack train                                   list the recipes
+  vitattack train trades-tiny --data-dir DATA       train, or resume where it stopped
   vitattack train trades epochs=20 "objective=trades(beta=3)" "hooks=ema(0.998),grad_clip(1.0)"
   vitattack train my.yaml --log tensorboard --workers 4
-  vitattack train aas-at my.yaml epochs=20          the keys of my.yaml over those of aas-at
+  vitattack train aas-at my.yaml epochs=20          override keys of aas-at with those of my.yaml
   vitattack train pgd-at-tiny --add my-vit          and register the best weights as my-vit
   torchrun --nproc-per-node 8 --max-restarts 3 -m vitattack.cli train vit-b2-edm
 \b
-A run that was killed goes on with the same command and ends in the same bits. batch_size is that of all processes
-together. A recipe is YAML: see benchmarks/train; `base: NAME` takes the keys of another one.
+The same command resumes a run that was killed and ends in the same bits. batch_size counts all processes together.
+A recipe is YAML, as in benchmarks/train; `base: NAME` inherits the keys of another one.
 """,
 )
 @click.argument("recipe", required=False)
 @click.argument("changes", nargs=-1, metavar="[FILE.yaml] [KEY=VALUE]...")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the data sets' files.")
 @option("--out", default="runs/train", type=click.Path(file_okay=False), help="Where runs are stored and resumed.")
-@option("--init", help="Begin from a zoo id, timm:ARCH.TAG or a weights file; the same as init=...")
+@option("--init", help="Start from a zoo id, timm:ARCH.TAG or a weights file; the same as init=...")
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
 @option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use.")
-@option("--workers", type=click.IntRange(0, 256), default=1, help="Threads that make batches ahead of time.")
+@option("--workers", type=click.IntRange(0, 256), default=1, help="Threads that prepare batches ahead of time.")
 @option("--save-every", type=click.IntRange(1), default=1000, help="Steps between checkpoints inside an epoch.")
-@option("--keep", type=click.IntRange(1), default=2, help="How many checkpoints stay.")
+@option("--keep", type=click.IntRange(1), default=2, help="Number of checkpoints to keep.")
 @option("--log", multiple=True, help="Also log to tensorboard, wandb or trackio; may be given several times.")
-@option("--keep-going", is_flag=True, help="Only warn where training would be stopped (collapse, overfitting).")
-@option("--fresh", is_flag=True, help="Forget what is stored of this run and start over.")
-@option("--plan", "only_plan", is_flag=True, help="Say what the run would take, from ten steps, and train nothing.")
+@option("--keep-going", is_flag=True, help="Warn instead of stopping on collapse or overfitting.")
+@option("--fresh", is_flag=True, help="Delete what is stored of this run and start over.")
+@option("--plan", "only_plan", is_flag=True, help="Estimate the cost of the run from ten steps, and train nothing.")
 @option("--add", "name", metavar="NAME", help="Register the best weights as a model of your own.")
 @together(output_options)
 def command(
@@ -55,52 +55,53 @@ def command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Train a model by RECIPE, a name of benchmarks/train or a YAML file, with changes: the keys of FILE.yaml, KEY=VALUE.
+    """Train a model by RECIPE, a name in benchmarks/train or a YAML file, with keys overridden by FILE.yaml or KEY=VALUE.
 
     Every epoch ends with probes (clean, PGD-10, one step, attention gaps, query and key gradients) and a checkpoint.
     Training stops early when the loss is NaN, clean accuracy collapses or one-step training overfits. The folder holds
     best.safetensors and last.safetensors, epochs.csv, epochs.jsonl, steps.jsonl and result.json.
     """
-    from vitattack.report.train import priced, recipes, summary
-    from vitattack.train import recipe as recipe_texts
+    from vitattack.report.train import plan_table, recipes_table, run_table
+    from vitattack.train.options import SessionOptions
+    from vitattack.train.recipe_file import load_recipe
 
     from .output import show
 
     form = "json" if as_json else form
     if recipe is None:
-        table, content = recipes()
-        show(table, content, form)
+        show(*recipes_table(), form)
         return
-    from vitattack.train.export import check_free, register
-    from vitattack.train.loop.session import Options
-    from vitattack.train.train import folder_of, planned, train
+    # What needs no torch comes first, so that a typo is answered at once.
+    loaded = load_recipe(recipe, [*changes, *([f"init={init}"] if init else [])])
+    options = SessionOptions(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
+
+    from vitattack.train.export import check_name_is_free, register_best
+    from vitattack.train.run_folder import folder_of
+    from vitattack.train.run_recipe import plan_training, train
 
     from .signals import catch_sigterm
-    from .training import TrainingScreen
+    from .training_screen import TrainingScreen
 
-    asked = [*changes, *([f"init={init}"] if init else [])]
-    wanted = recipe_texts.load(recipe, asked)
     if only_plan:
-        found = planned(wanted, data_dir=data_dir, device=given["device"], threads=given["threads"])
-        show(*priced(wanted, found), form)
+        plan = plan_training(loaded, data_dir=data_dir, device=given["device"], threads=given["threads"])
+        show(*plan_table(loaded, plan), form)
         return
     if name is not None:
-        check_free(name, folder_of(wanted, given["out"]))
-    options = Options(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
+        check_name_is_free(name, folder_of(loaded, given["out"]))
     catch_sigterm()
     with TrainingScreen(quiet) as screen:
-        done = train(
-            wanted,
+        trained = train(
+            loaded,
             data_dir=Path(data_dir) if data_dir else None,
             options=options,
             reporter=screen,
             **given,
         )
-    if not done.first:
+    if not trained.is_main:
         return
     if name is not None:
-        register(done, name)
-    table, content = summary(done)
+        register_best(trained, name)
+    table, content = run_table(trained)
     if form == "json":
         click.echo(json.dumps(content, indent=2))
     else:

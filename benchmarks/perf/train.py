@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from vitattack.models.victim import Victim
 from vitattack.threats.base import parse_threat
 from vitattack.train.data.batch import Batch
-from vitattack.train.data.streams import InMemory
-from vitattack.train.hooks.hooks import Run
-from vitattack.train.loop.loop import Loop
-from vitattack.train.parts import parts
+from vitattack.train.data.streams import ShuffledStream
+from vitattack.train.hooks.base import RunState
+from vitattack.train.loop.training_loop import TrainingLoop
+from vitattack.train.parts import build_parts
 from vitattack.train.recipe import Recipe
 
 EPS, EPOCH = 8 / 255, 50_000
@@ -36,14 +36,14 @@ OBJECTIVES = {
 }
 
 
-def loop_of(objective: str, stream: InMemory, hooks: tuple[str, ...] = ()) -> Loop:
+def loop_of(objective: str, stream: ShuffledStream, hooks: tuple[str, ...] = ()) -> TrainingLoop:
     recipe = Recipe("bench", "", objective=objective, hooks=hooks, epochs=10**6, batch_size=stream.batch_size)
-    made, victim = parts(recipe), small32()
+    made, victim = build_parts(recipe), small32()
     for hook in made.hooks:
         hook.wrap(victim)
-    run = Run(victim, victim, made.optimiser(victim), EPS, 0, epochs=10**6, steps=stream.steps)
+    run = RunState(victim, victim, made.optimiser(victim), EPS, 0, epochs=10**6, steps=stream.steps)
     run.objective = made.objective
-    return Loop(run, made, stream)
+    return TrainingLoop(run, made, stream)
 
 
 def with_tpgd(batch: Batch) -> Callable[[], None]:
@@ -68,7 +68,7 @@ def with_tpgd(batch: Batch) -> Callable[[], None]:
     return step
 
 
-def event_of(stream: InMemory) -> Callable[[], None]:
+def event_of(stream: ShuffledStream) -> Callable[[], None]:
     """One search with the default settings; the scales start from one each time."""
     loop = loop_of("pgd_at", stream, ("aas_at(drop=1.0)",))
     run, (hook,) = loop.run, loop.parts.hooks
@@ -91,7 +91,7 @@ def main() -> None:
     parse_threat("linf:8/255")
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (32 * 12, 3, 32, 32), generator=generator).to(torch.uint8)
-    stream = InMemory(x, torch.arange(len(x)) % 10, num_classes=10, batch_size=32, seed=0)
+    stream = ShuffledStream.of_tensors(x, torch.arange(len(x)) % 10, num_classes=10, batch_size=32, seed=0)
     batch = stream.batch(0, 0)
     wanted = args.only.split(",")
     ways: dict[str, Callable[[], object]] = {}

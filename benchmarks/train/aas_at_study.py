@@ -21,9 +21,10 @@ from vitattack import evaluate
 from vitattack.models.zoo.load import FileOptions
 from vitattack.records.result import Result
 from vitattack.records.stats import mcnemar
-from vitattack.train.loop.session import Options
+from vitattack.train.options import SessionOptions
 from vitattack.train.recipe import Recipe
-from vitattack.train.train import Trained, train
+from vitattack.train.run_folder import TrainedRun
+from vitattack.train.run_recipe import train
 
 EVERY, BATCHES, STEPS, INNER = 3, 4, 10, 3
 VARIANTS = ("base", "aas_at", "random", "extra")
@@ -86,13 +87,13 @@ def extra_epochs(size: Size) -> int:
     return math.ceil(searches / (size.images // size.batch_size * (INNER + 2)))
 
 
-def check_events(trained: Trained) -> None:
+def check_events(trained: TrainedRun) -> None:
     changed = max(row.get("aas_changed", 0) for row in trained.epochs)
     if changed < 3:
         raise SystemExit(f"{trained.folder}: only {changed:.0f} events changed the scales, the study needs 3")
 
 
-def evaluated(size: Size, trained: Trained, data_dir: Path | None, out: Path) -> Result:
+def evaluated(size: Size, trained: TrainedRun, data_dir: Path | None, out: Path) -> Result:
     options = FileOptions("small:tiny_vit_32", dict(size.arch), normalize="cifar10")
     found = evaluate(
         str(trained.last),
@@ -139,14 +140,14 @@ def main() -> None:
     args = parser.parse_args()
     size = TOY if args.toy else Size()
 
-    def run(recipe: Recipe) -> Trained:
+    def run(recipe: Recipe) -> TrainedRun:
         return train(
             recipe,
             out=args.out / "models",
             data_dir=args.data_dir,
             device="cpu",
             threads=1,
-            options=Options(keep_going=True),
+            options=SessionOptions(keep_going=True),
         )
 
     rows = []

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
-from tests.train.making import SHAPE, run, small
-from vitattack.train.loop.session import Options, Reporter, Row
+from tests.train.small_runs import SHAPE, run, small
+from vitattack.train.loop.reporter import Reporter, Row
+from vitattack.train.options import SessionOptions
 
 PLAIN = {"hooks": (), "augment": ("crop", "flip"), "batch_size": 16, "epochs": 8, "arch_kwargs": SHAPE, "probe": 4}
 CASES = {
@@ -34,7 +35,7 @@ def main() -> None:
     reporter = DieOnce() if case == "killed" else None
     recipe = small(**{**PLAIN, **CASES["standard" if case == "killed" else case]})
     options = {"save_every": 5, "log_every": 1}
-    assert Options(**options)
+    assert SessionOptions(**options)
     run(recipe, out, reporter, **options)
 
 

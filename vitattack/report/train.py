@@ -1,50 +1,50 @@
-"""The recipes there are, and what a training run came to, as tables."""
+"""Tables of the shipped recipes, of a training plan, and of a finished run."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitattack.core.table import Table
-from vitattack.train.plan import Plan
-from vitattack.train.recipe import Recipe, load, shipped
-from vitattack.train.train import Trained
+from vitattack.train.recipe import Recipe
+from vitattack.train.recipe_file import load_recipe, shipped_recipes
+
+if TYPE_CHECKING:
+    from vitattack.train.run_folder import TrainedRun
+    from vitattack.train.training_plan import TrainingPlan
 
 
-def recipes() -> tuple[Table, dict[str, Any]]:
+def recipes_table() -> tuple[Table, dict[str, Any]]:
     """Every recipe that ships with vitattack."""
-    found = {name: load(name) for name in shipped()}
-    rows = [(name, str(recipe.epochs), recipe.summary) for name, recipe in found.items()]
+    recipes = [load_recipe(name) for name in shipped_recipes()]
+    rows = [(recipe.name, str(recipe.epochs), recipe.summary) for recipe in recipes]
     table = Table("recipes", ("recipe", "epochs", "what it does"), rows, left=3)
-    return table, {"schema": 1, "recipes": [recipe.json() for recipe in found.values()]}
+    return table, {"schema": 1, "recipes": [recipe.json() for recipe in recipes]}
 
 
-def priced(recipe: Recipe, found: Plan) -> tuple[Table, dict[str, Any]]:
-    """What a run will take, beside what the recipe says of its cost."""
+def plan_table(recipe: Recipe, plan: TrainingPlan) -> tuple[Table, dict[str, Any]]:
+    """The measured cost of a run beside the cost that its recipe states."""
     rows = [
-        ("parameters", f"{found.parameters:,}"),
-        ("FLOPs of a forward, one image", f"{found.flops:,}"),
-        ("steps", f"{found.steps:,} ({found.epochs} epochs of {found.steps_per_epoch}, batch {found.batch_size})"),
-        ("seconds per step", f"{found.seconds:.3f} (median of {found.measured})"),
-        ("hours", f"{found.hours:.2f}, without probes and scale searches"),
+        ("parameters", f"{plan.parameters:,}"),
+        ("FLOPs of a forward, one image", f"{plan.flops:,}"),
+        ("steps", f"{plan.steps:,} ({plan.epochs} epochs of {plan.steps_per_epoch}, batch {plan.batch_size})"),
+        ("seconds per step", f"{plan.seconds:.3f} (median of {plan.measured})"),
+        ("hours", f"{plan.hours:.2f}, without probes and scale searches"),
     ]
     notes = (f"the recipe says: {recipe.cost}",) if recipe.cost else ()
-    return Table(f"plan of {recipe.name}", ("", ""), rows, notes=notes, left=2), {
-        "schema": 1,
-        "recipe": recipe.json(),
-        "plan": found.json(),
-    }
+    table = Table(f"plan of {recipe.name}", ("", ""), rows, notes=notes, left=2)
+    return table, {"schema": 1, "recipe": recipe.json(), "plan": plan.json()}
 
 
-def summary(done: Trained) -> tuple[Table, dict[str, Any]]:
-    """The best and the last epoch of a run, its files, and how the weights are used."""
-    result = done.result
+def run_table(trained: TrainedRun) -> tuple[Table, dict[str, Any]]:
+    """The best and the last epoch of a run, its files, and the command that evaluates its weights."""
+    result = trained.result
     rows = []
-    for which in ("best", "last"):
-        row = result[which]
+    for name in ("best", "last"):
+        row = result[name]
         if row is not None:
             numbers = [f"{row[key]:.1%}" if key in row else "" for key in ("clean", "robust")]
-            rows.append((which, f"{row['epoch']:.0f}", f"{row['loss']:.4f}", *numbers))
+            rows.append((name, f"{row['epoch']:.0f}", f"{row['loss']:.4f}", *numbers))
     recipe = result["recipe"]
     arch = [f"--arch {recipe['arch']}", f"--normalize {recipe['normalize']}", f"--num-classes {result['num_classes']}"]
     if recipe["arch_kwargs"]:
@@ -56,9 +56,9 @@ def summary(done: Trained) -> tuple[Table, dict[str, Any]]:
         ("", "epoch", "loss", "clean", "PGD-10"),
         rows,
         notes=(
-            f"stored in {done.folder}",
+            f"stored in {trained.folder}",
             f"chosen by {result['chosen_by']}; numbers for a paper come from vitattack eval:",
-            f"vitattack eval {done.best} {' '.join(arch)}",
+            f"vitattack eval {trained.best} {' '.join(arch)}",
         ),
     )
-    return table, {**result, "folder": str(done.folder), "epochs": list(done.epochs)}
+    return table, {**result, "folder": str(trained.folder), "epochs": list(trained.epochs)}

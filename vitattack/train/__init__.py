@@ -1,1 +1,1 @@
-"""Training: `recipe.py` and its parts, `loop.py` and what surrounds it (`run.py`, `keeper.py`); see docs/design.md."""
+"""Adversarial training: a recipe in, a folder of weights out, resumable and repeatable to the bit."""

@@ -8,37 +8,37 @@ from vitattack.core.files import file_sha256
 from vitattack.models.zoo.entries import Entry, entries
 from vitattack.models.zoo.load import FileOptions
 from vitattack.models.zoo.user_entries import About, add, check_name
-from vitattack.train.objectives.objectives import Standard
-from vitattack.train.parts import parts
-from vitattack.train.recipe import of_json
-from vitattack.train.train import Trained
+from vitattack.train.objectives.standard import Standard
+from vitattack.train.parts import build_parts
+from vitattack.train.recipe_file import recipe_from_json
+from vitattack.train.run_folder import TrainedRun
 
 
-def check_free(name: str, folder: Path) -> None:
-    """Refuses a name before the run in `folder` that wants it, unless it is this run that has it."""
+def check_name_is_free(name: str, folder: Path) -> None:
+    """Refuse a name that the zoo has already, unless it stands for the run in this very folder."""
     known = entries().get(name)
-    own = known.weights.sources if known and known.weights else ()
-    if not any(source.kind == "file" and Path(source.where).is_relative_to(folder.absolute()) for source in own):
+    sources = known.weights.sources if known and known.weights else ()
+    if not any(source.kind == "file" and Path(source.where).is_relative_to(folder.absolute()) for source in sources):
         check_name(name)
 
 
-def register(done: Trained, name: str) -> Entry:
-    """The best weights of a run under a name, as `vitattack models add` writes it; done once, it is done."""
+def register_best(trained: TrainedRun, name: str) -> Entry:
+    """Add the best weights of a run to the user's zoo, as `vitattack models add` would; repeating it changes nothing."""
     known = entries().get(name)
-    if known and known.weights and known.weights.sha256 == file_sha256(done.best):
+    if known and known.weights and known.weights.sha256 == file_sha256(trained.best):
         return known
-    recipe = of_json(done.result["recipe"])
-    plain = isinstance(parts(recipe).objective, Standard)
+    recipe = recipe_from_json(trained.result["recipe"])
+    is_standard = isinstance(build_parts(recipe).objective, Standard)
     options = FileOptions(
         arch=recipe.arch,
         arch_kwargs=dict(recipe.arch_kwargs),
-        num_classes=int(done.result["num_classes"]),
+        num_classes=int(trained.result["num_classes"]),
         normalize=recipe.normalize,
-        adapter=done.result["adapter"],
+        adapter=trained.result["adapter"],
     )
     about = About(
         dataset=recipe.data.partition("[")[0].removesuffix("-train"),
         summary=f"trained with the recipe {recipe.name}, {recipe.epochs} epochs, seed {recipe.seed}",
-        trained_for=None if plain else recipe.threat,
+        trained_for=None if is_standard else recipe.threat,
     )
-    return add(name, str(done.best), options, about)
+    return add(name, str(trained.best), options, about)

@@ -1,24 +1,30 @@
-"""The parts of a recipe made from their texts."""
+"""Objects built from the texts of a recipe: threat, objective, hooks, augmentations, optimiser, schedule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
-from vitattack.train.data.augment import AUGMENTS, Augment
-from vitattack.train.hooks.hooks import HOOKS, Hook
-from vitattack.train.loop.optim import OPTIMISERS, RATES, OptimiserMaker, Rate
-from vitattack.train.objectives.objectives import OBJECTIVES, Objective
+from vitattack.train.augment.base import Augmentation
+from vitattack.train.hooks.base import Hook
+from vitattack.train.objectives.base import Objective
+from vitattack.train.optim.optimisers import OptimiserFactory
+from vitattack.train.optim.rate_schedules import RateSchedule
+from vitattack.train.part_names import AUGMENTATIONS, HOOKS, OBJECTIVES, OPTIMISERS, RATE_SCHEDULES
 from vitattack.train.recipe import Recipe
 
-T = TypeVar("T")
-
 attack_text.KINDS.update(
-    {Objective: OBJECTIVES, Hook: HOOKS, Augment: AUGMENTS, OptimiserMaker: OPTIMISERS, Rate: RATES},
+    {
+        Objective: OBJECTIVES,
+        Hook: HOOKS,
+        Augmentation: AUGMENTATIONS,
+        OptimiserFactory: OPTIMISERS,
+        RateSchedule: RATE_SCHEDULES,
+    },
 )
 
 
@@ -29,47 +35,48 @@ class Parts:
     ball: LpBall
     objective: Objective
     hooks: list[Hook]
-    augment: list[Augment]
-    optimiser: OptimiserMaker
-    rate: Rate
+    augmentations: list[Augmentation]
+    optimiser: OptimiserFactory
+    schedule: RateSchedule
 
 
-def parts(recipe: Recipe) -> Parts:
-    """Every text of a recipe, checked and built; a mistake in one is named with its key."""
+def build_parts(recipe: Recipe) -> Parts:
+    """Check and build every text of a recipe; a mistake is named with its key."""
     ball = lp_ball(recipe.threat)
     return Parts(
         ball=ball,
-        objective=_part("objective", recipe.objective, Objective, ball)[0],
-        hooks=[_part("hooks", text, Hook, ball)[0] for text in recipe.hooks],
-        augment=[_part("augment", text, Augment, ball)[0] for text in recipe.augment],
-        optimiser=_part("optimiser", recipe.optimiser, OptimiserMaker, ball)[0],
-        rate=_part("rate", recipe.rate, Rate, ball)[0],
+        objective=_build("objective", recipe.objective, Objective, ball)[0],
+        hooks=[_build("hooks", text, Hook, ball)[0] for text in recipe.hooks],
+        augmentations=[_build("augment", text, Augmentation, ball)[0] for text in recipe.augment],
+        optimiser=_build("optimiser", recipe.optimiser, OptimiserFactory, ball)[0],
+        schedule=_build("rate", recipe.rate, RateSchedule, ball)[0],
     )
 
 
-def canonical(recipe: Recipe) -> Recipe:
-    """The recipe with every text in its one form: equal for recipes that do the same."""
+def canonical_recipe(recipe: Recipe) -> Recipe:
+    """Rewrite every text in its canonical form, so that recipes which do the same are equal."""
     ball = lp_ball(recipe.threat)
     return replace(
         recipe,
         threat=str(ball),
-        objective=_part("objective", recipe.objective, Objective, ball)[1],
-        hooks=tuple(_part("hooks", text, Hook, ball)[1] for text in recipe.hooks),
-        augment=tuple(_part("augment", text, Augment, ball)[1] for text in recipe.augment),
-        optimiser=_part("optimiser", recipe.optimiser, OptimiserMaker, ball)[1],
-        rate=_part("rate", recipe.rate, Rate, ball)[1],
+        objective=_build("objective", recipe.objective, Objective, ball)[1],
+        hooks=tuple(_build("hooks", text, Hook, ball)[1] for text in recipe.hooks),
+        augment=tuple(_build("augment", text, Augmentation, ball)[1] for text in recipe.augment),
+        optimiser=_build("optimiser", recipe.optimiser, OptimiserFactory, ball)[1],
+        rate=_build("rate", recipe.rate, RateSchedule, ball)[1],
     )
 
 
 def lp_ball(text: str) -> LpBall:
-    """The budget of a recipe."""
+    """Parse the threat of a recipe; training knows linf and l2 balls only."""
     threat = parse_threat(text)
     if not isinstance(threat, LpBall):
         raise UsageError(f"threat: training is against linf or l2 budgets, not '{text}': write linf:8/255")
     return threat
 
 
-def _part(key: str, text: str, kind: Any, ball: LpBall) -> tuple[Any, str]:
+def _build(key: str, text: str, kind: Any, ball: LpBall) -> tuple[Any, str]:
+    """An object and its canonical text."""
     try:
         return attack_text.part(text, kind, ball)
     except UsageError as error:

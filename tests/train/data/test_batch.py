@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vitattack.train.data.batch import Batch, Shard, as_float, batch_rng, batches
+from vitattack.train.data.batch import Batch, Shard, as_float, batch_rng, prefetched
 
 
 def test_parts_in_order_are_the_batch() -> None:
@@ -45,7 +45,7 @@ class Counting:
 
 def test_batches_come_in_order_from_any_step_with_any_number_of_workers() -> None:
     for workers in (0, 1, 3):
-        found = [batch.x.tolist() for batch in batches(Counting(), 4, 5, Shard(1, 2), workers)]
+        found = [batch.x.tolist() for batch in prefetched(Counting(), 4, 5, Shard(1, 2), workers)]
         assert found == [[4, step] for step in range(5, 9)]
 
 

@@ -23,11 +23,11 @@ from vitattack.models.victim import Victim
 from vitattack.threats.base import parse_threat
 from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.data.batch import Batch
-from vitattack.train.hooks.aas_at import AasAt, LearnedScales, Scaled
-from vitattack.train.hooks.hooks import Hook, Run
+from vitattack.train.hooks.aas_at import AasAt, AttentionScales, LearnedScales
+from vitattack.train.hooks.base import Hook, RunState
 
 
-def run_of(victim: Victim, seed: int = 0) -> Run:
+def run_of(victim: Victim, seed: int = 0) -> RunState:
     with torch.no_grad():
         labels = victim(toy_pictures(8)).argmax(1)
 
@@ -35,10 +35,10 @@ def run_of(victim: Victim, seed: int = 0) -> Run:
         return [Batch(toy_pictures(8), labels)] * count
 
     optimiser = torch.optim.SGD(victim.parameters(), lr=0.1)
-    return Run(victim, victim, optimiser, 8 / 255, seed, epochs=20, steps=1, batches=batches)
+    return RunState(victim, victim, optimiser, 8 / 255, seed, epochs=20, steps=1, batches=batches)
 
 
-def trained(hook: Scaled, epochs: int, seed: int = 0, queries: float = 1.0) -> tuple[Run, list[Tensor]]:
+def trained(hook: AttentionScales, epochs: int, seed: int = 0, queries: float = 1.0) -> tuple[RunState, list[Tensor]]:
     """The scales of every epoch; nothing is learned in between. `queries` makes attention matter more."""
     victim = tiny_vit()
     for block in victim.model.blocks:

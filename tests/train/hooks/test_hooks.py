@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.train.making import a_run, affine
+from tests.train.small_runs import affine, run_state
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.lp import LpBall
 from vitattack.train import parts  # noqa: F401  # registers the kinds
-from vitattack.train.hooks.hooks import Drawn, Ema, EpsWarmup, GradClip, Hook
-from vitattack.train.objectives.objectives import Adversarial, Objective
+from vitattack.train.hooks.base import CraftedBatch, Hook
+from vitattack.train.hooks.ema import Ema
+from vitattack.train.hooks.eps_warmup import EpsWarmup
+from vitattack.train.hooks.grad_clip import GradClip
+from vitattack.train.objectives.base import Objective
+from vitattack.train.objectives.pgd_at import AdversarialCrossEntropy
 
 X = torch.rand(5, 3, 1, 1, generator=torch.Generator().manual_seed(1))
 Y = torch.tensor([0, 1, 2, 3, 0])
@@ -31,7 +35,7 @@ def weights(victim: torch.nn.Module) -> list[Tensor]:
 
 def test_awp_moves_weights_by_gamma_of_their_norm_up_the_loss() -> None:
     victim = affine()
-    run, awp = a_run(victim), hook("awp(gamma=0.01)")
+    run, awp = run_state(victim), hook("awp(gamma=0.01)")
     awp.start(run)
     before = weights(victim)
 
@@ -40,7 +44,7 @@ def test_awp_moves_weights_by_gamma_of_their_norm_up_the_loss() -> None:
 
     (grad,) = torch.autograd.grad(loss(), victim.model.weight)
     lower = float(loss())
-    awp.before_loss(run, Drawn(X, X, Y), loss)
+    awp.before_loss(run, CraftedBatch(X, X, Y), loss)
     moved = victim.model.weight.detach() - before[0]
     assert torch.allclose(moved, 0.01 * before[0].norm() * grad / grad.norm(), atol=1e-7)
     assert torch.equal(victim.model.bias, before[1])
@@ -52,13 +56,13 @@ def test_awp_moves_weights_by_gamma_of_their_norm_up_the_loss() -> None:
 
 def test_awp_keeps_the_step_that_was_made_at_the_perturbed_weights() -> None:
     victim = affine()
-    run, awp = a_run(victim), hook("awp(gamma=0.1)")
+    run, awp = run_state(victim), hook("awp(gamma=0.1)")
     before = weights(victim)
 
     def loss() -> Tensor:
         return torch.nn.functional.cross_entropy(victim(X), Y)
 
-    awp.before_loss(run, Drawn(X, X, Y), loss)
+    awp.before_loss(run, CraftedBatch(X, X, Y), loss)
     loss().backward()
     grad = victim.model.weight.grad.clone()
     run.optimiser.step()
@@ -68,9 +72,9 @@ def test_awp_keeps_the_step_that_was_made_at_the_perturbed_weights() -> None:
 
 def test_awp_waits_for_its_epoch_and_names_what_it_cannot_find() -> None:
     victim = affine()
-    run = a_run(victim, epoch=1)
+    run = run_state(victim, epoch=1)
     before = weights(victim)
-    hook("awp(warmup=2)").before_loss(run, Drawn(X, X, Y), lambda: victim(X).sum())
+    hook("awp(warmup=2)").before_loss(run, CraftedBatch(X, X, Y), lambda: victim(X).sum())
     assert torch.equal(victim.model.weight, before[0])
     with pytest.raises(UsageError, match="finds no parameter"):
         hook("awp(only='kernel')").start(run)
@@ -80,7 +84,7 @@ def test_awp_waits_for_its_epoch_and_names_what_it_cannot_find() -> None:
 
 def test_the_mean_is_a_copy_first_and_then_follows_the_schedule() -> None:
     victim = affine()
-    run = a_run(victim, epochs=10, steps=4)  # 5 % of 40 steps: 2 of warm-up
+    run = run_state(victim, epochs=10, steps=4)  # 5 % of 40 steps: 2 of warm-up
     ema = Ema(decay=0.2, warmup=0.05)
     ema.start(run)
     wanted = weights(victim)[0]
@@ -95,7 +99,7 @@ def test_the_mean_is_a_copy_first_and_then_follows_the_schedule() -> None:
 
 
 def test_the_mean_is_restored_from_its_state() -> None:
-    run = a_run(affine())
+    run = run_state(affine())
     first, second = Ema(), Ema()
     first.start(run)
     state = {name: value.clone() for name, value in first.state_dict().items()}
@@ -112,16 +116,16 @@ def test_the_budget_grows_by_epochs_and_steps_keep_their_length() -> None:
     sine = EpsWarmup(epochs=4, shape="sine")
     assert [sine.eps(1.0, e) for e in (0, 2, 4)] == pytest.approx([0, math.sin(math.pi / 4), 1])
     base = attack_text.part("fgsm(kind=rs, step=1.5)", Objective, LpBall("linf", 0.1))[0]
-    made = EpsWarmup(10).objective(base, a_run(affine(), epoch=3))
-    assert isinstance(made, Adversarial)
+    made = EpsWarmup(10).objective(base, run_state(affine(), epoch=3))
+    assert isinstance(made, AdversarialCrossEntropy)
     assert made.inner.ball.limit == pytest.approx(0.03)  # type: ignore[attr-defined]
     assert made.inner.rule.size * made.inner.ball.eps == pytest.approx(0.15)  # type: ignore[attr-defined]
-    assert EpsWarmup(10).objective(base, a_run(affine(), epoch=10)) is base
+    assert EpsWarmup(10).objective(base, run_state(affine(), epoch=10)) is base
 
 
 def test_gradients_are_cut_to_their_norm_and_the_norms_are_logged() -> None:
     victim = affine()
-    run, clip = a_run(victim), GradClip(1.0)
+    run, clip = run_state(victim), GradClip(1.0)
     for scale in (100.0, 300.0):
         victim.zero_grad()
         (scale * victim(X).sum()).backward()
@@ -139,7 +143,7 @@ def test_the_scale_of_logits_is_logged() -> None:
     from vitattack.train.data.batch import Batch
 
     victim = affine()
-    run = a_run(victim, batches=lambda count: [Batch(X, Y)] * count)
+    run = run_state(victim, batches=lambda count: [Batch(X, Y)] * count)
     row = hook("logit_scale_log").after_epoch(run)
     logits = victim(X)
     assert row["logit_max"] == pytest.approx(float(logits.abs().max()))

@@ -1,62 +1,36 @@
-"""Several processes do what one does with the same batch."""
+"""Processes find each other wherever they compute."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from tests.train.making import run, small
-from tests.train.workers import CASES, PLAIN
-from vitattack.train.train import Trained, finished
+from vitattack.core.errors import UsageError
+from vitattack.train.loop.processes import join_processes
 
-pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
-ROOT = Path(__file__).resolve().parents[3]
+accelerate = pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
 
 
-def together(case: str, out: Path, *more: str) -> Trained:
-    """The case in two processes under torchrun, over gloo."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *more]
-    command += ["-m", "tests.train.workers", case, str(out)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    (folder,) = out.iterdir()
-    done = finished(folder)
-    assert done is not None
-    return done
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_process_of_torchrun_joins_the_others_with_or_without_a_gpu(device: str) -> None:
+    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    env = {**os.environ, **told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
+    words = f"from vitattack.train.loop.processes import join_processes; print(join_processes('{device}').state.distributed_type)"
+    ended = subprocess.run([sys.executable, "-c", words], env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "DistributedType.MULTI" in ended.stdout  # otherwise it would train alone, as each of the others
 
 
-def losses(done: Trained) -> torch.Tensor:
-    lines = (done.folder / "steps.jsonl").read_text().splitlines()
-    return torch.tensor([json.loads(line)["loss"] for line in lines], dtype=torch.float64)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "steps"), [("standard", 50), ("pgd_at", 2), ("hooks", 2)])
-def test_two_processes_have_the_losses_of_one_with_the_same_batch(tmp_path: Path, case: str, steps: int) -> None:
-    """Sign attacks amplify the last bit of a sum, hence the two steps."""
-    one = run(small(**{**PLAIN, **CASES[case]}), tmp_path / "one", log_every=1)
-    two = together(case, tmp_path / "two")
-    assert two.result["processes"] == 2 and one.folder.name == two.folder.name
-    apart = (losses(one)[:steps] - losses(two)[:steps]).abs()
-    assert len(apart) == steps and float(apart.max()) < 1e-5
-    assert losses(one)[0] != losses(one)[1]
-    if case == "standard":
-        a, b = load_file(one.last), load_file(two.last)
-        assert all(torch.allclose(a[name], b[name], atol=1e-4) for name in a)
-        assert two.epochs[-1]["clean"] == pytest.approx(one.epochs[-1]["clean"], abs=0.13)  # 2 of 16 images
-
-
-@pytest.mark.slow
-def test_a_killed_worker_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
-    left_alone = together("standard", tmp_path / "alone")
-    killed = together("killed", tmp_path / "killed", "--max-restarts", "1")
-    assert killed.last.read_bytes() == left_alone.last.read_bytes()
-    assert torch.equal(losses(killed), losses(left_alone))
+def test_processes_that_cannot_find_each_other_do_not_train_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = SimpleNamespace(num_processes=1, process_index=0, device=torch.device("mps"))
+    monkeypatch.setattr(accelerate, "PartialState", lambda cpu: alone)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="2 processes were started, and on mps they cannot agree"):
+        join_processes()

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
-from tests.train.making import affine
+from tests.train.small_runs import affine
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.lp import LpBall
 from vitattack.train import parts  # noqa: F401  # registers the kinds
 from vitattack.train.data.batch import batch_rng
-from vitattack.train.objectives.objectives import Objective
+from vitattack.train.objectives.base import Objective
 
 BALL = LpBall("linf", 8 / 255)
 X = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 0.4]]).view(2, 3, 1, 1)

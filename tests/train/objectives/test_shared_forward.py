@@ -10,12 +10,11 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from tests.train.making import SHAPE
 from tests.train.objectives.test_objectives import objective
+from tests.train.small_runs import SHAPE
 from vitattack.models.victim import Victim
 from vitattack.train.data.batch import batch_rng
-from vitattack.train.objectives.objectives import AtOnce
-from vitattack.train.objectives.shared_forward import _random_states, answered_once
+from vitattack.train.objectives.shared_forward import _generator_states, shared_clean_forward
 
 TEXT = "trades(inner=pgd(steps=3, loss=kl_to, start=gauss))"
 
@@ -71,7 +70,7 @@ def test_the_step_is_that_of_crafting_and_loss_one_by_one(kind: str, forwards: i
     wanted = learned(apart, trades.loss(apart, x, trades.craft(apart, x, y, rng=rng), y))
     seen = count(together)
     torch.manual_seed(1)
-    found = learned(together, trades.at_once(together, x, y, rng=rng))
+    found = learned(together, trades.craft_and_loss(together, x, y, rng=rng))
     assert seen == [forwards]
     for a, b in zip(found, wanted, strict=True):
         assert torch.equal(a, b)
@@ -81,7 +80,7 @@ def test_the_step_is_that_of_crafting_and_loss_one_by_one(kind: str, forwards: i
 def test_only_the_very_tensor_is_recalled_and_nothing_after_an_error() -> None:
     victim, (x, _) = made("plain"), images(4)
     seen = count(victim)
-    with pytest.raises(ZeroDivisionError), answered_once(victim, x):
+    with pytest.raises(ZeroDivisionError), shared_clean_forward(victim, x):
         assert victim(x) is victim(x)
         assert seen == [1]
         victim(x.clone())
@@ -104,7 +103,7 @@ def test_what_a_forward_draws_from_the_generator_of_its_device_is_noticed(
 
     monkeypatch.setattr(torch.get_device_module(kind), "get_rng_state", state)
     x = cast(Tensor, SimpleNamespace(device=place, is_cuda=kind == "cuda"))
-    assert _random_states(x) != _random_states(x)
+    assert _generator_states(x) != _generator_states(x)
     assert asked == ([(place,)] * 2 if kind == "cuda" else [()] * 2)
 
 
@@ -112,6 +111,6 @@ def test_a_forward_of_the_victims_own_is_asked_and_comes_back() -> None:
     victim, (x, _) = made("plain"), images(4)
     ask = victim.forward
     vars(victim)["forward"] = own = lambda given: 2 * ask(given)
-    with answered_once(victim, x):
+    with shared_clean_forward(victim, x):
         assert torch.equal(victim(x), 2 * ask(x))
     assert vars(victim)["forward"] is own

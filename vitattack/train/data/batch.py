@@ -1,4 +1,4 @@
-"""How training data arrives: batch number `step` of an epoch is a function of the seed, so a position is two numbers."""
+"""Batches, their shards among processes, and their random numbers: all functions of seed, epoch and step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vitattack.core.rng import SampleRng
 
 
 class Shard(NamedTuple):
-    """Part `rank` of `world` equal parts of every batch: what one of several processes works on."""
+    """Part `rank` of `world` equal parts of every batch: the work of one of several processes."""
 
     rank: int = 0
     world: int = 1
 
     def positions(self, size: int) -> range:
-        """The places of this part in a batch of `size`: a contiguous run, so that parts in order are the batch."""
+        """Positions of this shard in a batch of `size`: contiguous, so that the shards in order are the batch."""
         each = size // self.world
         return range(self.rank * each, (self.rank + 1) * each)
 
@@ -34,16 +34,16 @@ WHOLE = Shard()
 
 @dataclass(frozen=True)
 class BatchRng(SampleRng):
-    """Noise of a batch, drawn in one go for all of it: row i depends on (seed, path) and its place in the batch.
+    """Random numbers of a whole batch, drawn at once: row i depends on (seed, path) and its position in the batch.
 
-    The same interface as `SampleRng`, whose generator per sample is too slow for training. `index` holds places in the
-    whole batch, `total` its size: a process that works on a part of the batch gets the rows it would get alone.
+    A `SampleRng` without a generator per sample, which would be too slow for training. `index` holds positions in the
+    whole batch, `total` its size: a process with one shard draws the same rows as a process with the whole batch.
     """
 
     total: int = 0
 
     def scalar(self) -> float:
-        """One uniform value that all rows and all processes share."""
+        """One uniform value shared by all rows and all processes."""
         return float(self._bulk().random())
 
     def _fill(self, like: Tensor, draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]) -> Tensor:
@@ -58,41 +58,41 @@ class BatchRng(SampleRng):
 
 
 def batch_rng(seed: int, epoch: int, step: int, size: int, shard: Shard = WHOLE) -> BatchRng:
-    """The noise of one batch; `child` opens a stream for each use of it."""
+    """Random numbers of one batch; each use opens its own stream with `child`."""
     return BatchRng(seed, tuple(shard.positions(size)), f"epoch.{epoch}/step.{step}", size)
 
 
 class Batch(NamedTuple):
-    """Rows of one step: x uint8 or float in [0,1], (B, C, H, W); y class numbers (B,), or shares of classes (B, K)."""
+    """Rows of one step: x uint8 or float in [0,1], (B, C, H, W); y class numbers (B,) or probabilities (B, K)."""
 
     x: Tensor
     y: Tensor
 
 
 class Stream(Protocol):
-    """Batches by position. Asked twice, or by another process, for the same position it gives the same rows."""
+    """Batches by position: the same rows for the same position, at any time and in any process."""
 
     num_classes: int
     batch_size: int
 
     @property
     def steps(self) -> int:
-        """Batches per epoch; the rest that would not fill one is left out."""
+        """Batches per epoch; rows that do not fill a batch are left out."""
 
     def batch(self, epoch: int, step: int, shard: Shard = WHOLE) -> Batch:
-        """This part of batch `step` of an epoch, on the CPU. Called from several threads at once."""
+        """One shard of batch `step` of an epoch, on the CPU; must be thread-safe."""
 
     def digest(self) -> str:
-        """Changes when the data do: a resumed run refuses other data."""
+        """A digest that changes with the data, since a resumed run refuses other data."""
 
 
 def as_float(x: Tensor) -> Tensor:
-    """Pixels in [0,1]; bytes are divided by 255."""
+    """Convert bytes to pixels in [0,1]; floats pass through."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def middle(x: Tensor, px: int) -> Tensor:
-    """The middle px by px of images that only augmentation cuts to the size of the model."""
+def centre_crop(x: Tensor, px: int) -> Tensor:
+    """The central px by px of images larger than the model's input, where augmentation crops the others."""
     height, width = x.shape[-2:]
     if min(height, width) < px:
         raise UsageError(f"images of {height} x {width} px are smaller than the {px} px of the model: enlarge the data")
@@ -100,8 +100,8 @@ def middle(x: Tensor, px: int) -> Tensor:
     return x[..., top : top + px, left : left + px]
 
 
-def batches(stream: Stream, epoch: int, first: int, shard: Shard, workers: int) -> Iterator[Batch]:
-    """The batches of an epoch from step `first` on, made ahead of time by `workers` threads."""
+def prefetched(stream: Stream, epoch: int, first: int, shard: Shard, workers: int) -> Iterator[Batch]:
+    """Batches of an epoch from step `first` on, prepared ahead of time by `workers` threads."""
     steps = range(first, stream.steps)
     if workers == 0:
         for step in steps:

@@ -1,0 +1,1 @@
+"""Hooks that a recipe adds to the training loop."""

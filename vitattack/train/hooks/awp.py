@@ -1,4 +1,4 @@
-"""Adversarial weight perturbation (Wu et al., NeurIPS 2020): the gradient is taken where the loss is worse nearby."""
+"""Adversarial weight perturbation (Wu et al., NeurIPS 2020): gradients taken at worse weights nearby."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
-from vitattack.train.hooks.hooks import Drawn, Hook, Run
+from vitattack.train.hooks.base import CraftedBatch, Hook, RunState
 
 
 @dataclass
 class Awp(Hook):
-    """Moves each weight by `gamma` times its own norm up the loss before the gradient, and back after the step.
+    """Move each weight up the loss by `gamma` times its own norm before the gradient, and back after the step.
 
-    Weights are the parameters of two dimensions and more whose name matches `only`; position embeddings, tokens, norms
-    and biases stay. `warmup` epochs pass without it. Papers: gamma 0.01 for pgd_at, 0.005 after 10 epochs for trades.
+    It perturbs parameters with two or more dimensions whose name matches `only`: position embeddings, tokens, norms and
+    biases stay. It starts after `warmup` epochs. Papers: gamma 0.01 for pgd_at, 0.005 after 10 epochs for trades.
     """
 
     gamma: float = 0.005
@@ -34,30 +34,30 @@ class Awp(Hook):
         except re.error as error:
             raise UsageError(f"awp(only=...) is no regular expression ({error}): write 'weight'") from error
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunState) -> None:
         if not self._chosen(run.victim):
             raise UsageError(f"awp finds no parameter whose name matches '{self.only}': correct only=")
 
-    def before_loss(self, run: Run, batch: Drawn, loss: Callable[[], Tensor]) -> None:
-        """The perturbation of a batch cut into pieces is that of its first piece."""
+    def before_loss(self, run: RunState, batch: CraftedBatch, loss: Callable[[], Tensor]) -> None:
+        """Perturb once per step: a batch cut into pieces uses the perturbation of its first piece."""
         if run.epoch < self.warmup or self._moved:
             return
         chosen = self._chosen(run.victim)
         buffers = [(b, b.clone()) for b in run.victim.buffers()]
         grads = torch.autograd.grad(loss(), list(chosen.values()), allow_unused=True)
-        found = {n: (p, g) for (n, p), g in zip(chosen.items(), grads, strict=True) if g is not None}
-        run.team.mean_([g for _, g in found.values()])
+        perturbed = {n: (p, g) for (n, p), g in zip(chosen.items(), grads, strict=True) if g is not None}
+        run.processes.mean_([g for _, g in perturbed.values()])
         with torch.no_grad():
-            for buffer, before in buffers:  # batch statistics count one pass a step
+            for buffer, before in buffers:  # batch statistics count one forward per step
                 buffer.copy_(before)
-            for name, (weight, grad) in found.items():
+            for name, (weight, grad) in perturbed.items():
                 before = weight.clone()
                 weight += self.gamma * weight.norm() / (grad.norm() + 1e-20) * grad
                 self._moved[name] = (before, weight.clone())
 
     @torch.no_grad()
-    def restore(self, run: Run) -> None:
-        """The step alone remains: a weight that did not step is what it was, to the bit."""
+    def restore(self, run: RunState) -> None:
+        """Take the perturbation back and keep the step; a weight that did not step is restored to the bit."""
         named = dict(run.victim.named_parameters())
         for name, (before, after) in self._moved.items():
             named[name].sub_(after).add_(before)

@@ -1,0 +1,1 @@
+"""The training loop and its surroundings: model, session, checkpoints, logs, probes, processes."""

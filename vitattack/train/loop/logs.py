@@ -1,4 +1,4 @@
-"""The numbers of a run: JSON lines and CSV in its folder, and the trackers that were asked for."""
+"""Log files of a run, in JSON lines and CSV, passed on to the trackers that were asked for."""
 
 from __future__ import annotations
 
@@ -7,48 +7,24 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from vitattack.core.errors import UsageError
+from vitattack.core.errors import VitattackError
 from vitattack.core.files import append_line, write_atomically
-from vitattack.core.registry import did_you_mean
-
-# Tracker -> the module it needs and the package that has it.
-TRACKERS = {
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "wandb": ("wandb", "wandb"),
-    "trackio": ("trackio", "trackio"),
-}
-Row = Mapping[str, float]
+from vitattack.train.loop.reporter import Row
+from vitattack.train.loop.trackers import open_tracker
 
 
-class Tracker(Protocol):
-    def log(self, step: int, row: Row) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Said in the first second, not after the first epoch."""
-    for name in names:
-        if name not in TRACKERS:
-            raise UsageError(did_you_mean("tracker", name, TRACKERS))
-        module, package = TRACKERS[name]
-        if find_spec(module) is None:
-            raise UsageError(f"--log {name} needs the package {package}: pip install {package}")
-
-
-class Log:
-    """`steps.jsonl`, `epochs.jsonl` and `epochs.csv`. What a resumed run does again is cut off first."""
+class RunLog:
+    """`steps.jsonl`, `epochs.jsonl` and `epochs.csv`; on resume, rows after `step` are dropped, since they will be repeated."""
 
     def __init__(self, folder: Path, step: int, trackers: Sequence[str] = (), about: Mapping[str, Any] | None = None):
         self._steps, self._epochs, self._csv = (folder / n for n in ("steps.jsonl", "epochs.jsonl", "epochs.csv"))
         for path in (self._steps, self._epochs):
-            _keep_until(path, step)
+            _drop_rows_after(path, step)
         self._write_csv()
-        self._trackers = [_tracker(name, folder, dict(about or {})) for name in trackers]
+        self._trackers = [open_tracker(name, folder, dict(about or {})) for name in trackers]
 
     def step(self, row: Row) -> None:
         _append(self._steps, row)
@@ -61,7 +37,7 @@ class Log:
         for tracker in self._trackers:
             tracker.log(int(row["step"]), {f"epoch/{k}": v for k, v in row.items() if k != "step"})
 
-    def epochs(self) -> list[dict[str, float]]:
+    def epochs(self) -> list[Row]:
         return read_rows(self._epochs)
 
     def close(self) -> None:
@@ -69,7 +45,7 @@ class Log:
             tracker.close()
 
     def _write_csv(self) -> None:
-        """Written anew each time: a column may turn up late, such as what a hook logs from some epoch on."""
+        """Rewrite the whole file, since hooks may add columns in later epochs."""
         rows = self.epochs()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         text = io.StringIO()
@@ -80,8 +56,6 @@ class Log:
 
 
 def _append(path: Path, row: Row) -> None:
-    from vitattack.core.errors import VitattackError
-
     try:
         append_line(path, json.dumps(row))
     except OSError as error:
@@ -90,55 +64,18 @@ def _append(path: Path, row: Row) -> None:
         ) from error
 
 
-def read_rows(path: Path) -> list[dict[str, float]]:
-    """The whole lines of a file; what a crash left of one is skipped."""
-    found = []
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a JSON lines file; a line that a crash cut short is skipped."""
+    rows = []
     for line in path.read_text().splitlines() if path.exists() else ():
         with suppress(ValueError):
             row = json.loads(line)
             if isinstance(row, dict):
-                found.append(row)
-    return found
+                rows.append(row)
+    return rows
 
 
-def _keep_until(path: Path, step: int) -> None:
+def _drop_rows_after(path: Path, step: int) -> None:
     if path.exists():
         kept = [row for row in read_rows(path) if row.get("step", 0) <= step]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
-
-
-def _tracker(name: str, folder: Path, about: dict[str, Any]) -> Tracker:
-    if name == "tensorboard":
-        return _TensorBoard(folder)
-    return _Online(name, folder, about)
-
-
-class _TensorBoard:
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
-
-    def log(self, step: int, row: Row) -> None:
-        for key, value in row.items():
-            self._writer.add_scalar(key, value, step)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Online:
-    """Weights & Biases, or Trackio, which has the same three calls."""
-
-    def __init__(self, name: str, folder: Path, about: dict[str, Any]) -> None:
-        import importlib
-
-        self._module: Any = importlib.import_module(name)
-        more = {"id": folder.name.replace("+", "-"), "dir": str(folder), "resume": "allow"} if name == "wandb" else {}
-        self._module.init(project="vitattack", name=folder.name, config=about, **more)
-
-    def log(self, step: int, row: Row) -> None:
-        self._module.log(dict(row), step=step)
-
-    def close(self) -> None:
-        self._module.finish()

@@ -1,10 +1,9 @@
-"""What surrounds the loop of one run: checkpoints, logs, probes, early stops, and the weights that are kept."""
+"""A training session around the loop: resuming, checkpoints, logs, probes, early stops, and the exported weights."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,80 +14,49 @@ from vitattack.core.errors import UsageError, first_line
 from vitattack.core.files import file_sha256, json_text, write_atomically
 from vitattack.evaluation.provenance import machine
 from vitattack.models.attention.baked_scales import adapters_of
-from vitattack.train.data.streams import Data
-from vitattack.train.loop.checkpoint import Checkpoints, write_bytes
-from vitattack.train.loop.logs import Log, check_trackers
-from vitattack.train.loop.loop import Loop, Observer
-from vitattack.train.loop.model import exported
-from vitattack.train.loop.probes import AttentionProbe, Probe, Stopped, Watch
-from vitattack.train.objectives.objectives import Standard
+from vitattack.train.data.training_data import TrainingData
+from vitattack.train.loop.checkpoints import Checkpoints, write_durably
+from vitattack.train.loop.early_stop import EarlyStop, TrainingStopped
+from vitattack.train.loop.logs import RunLog
+from vitattack.train.loop.probes import AccuracyProbe, AttentionProbe
+from vitattack.train.loop.reporter import Reporter, Row
+from vitattack.train.loop.training_loop import Observer, TrainingLoop
+from vitattack.train.loop.training_model import safetensors_bytes
+from vitattack.train.objectives.standard import Standard
+from vitattack.train.options import SessionOptions
 from vitattack.train.recipe import Recipe
 
-Row = dict[str, float]
 
-
-class Reporter:
-    """What a run tells while it goes on; the default tells nothing."""
-
-    def begin(self, recipe: Recipe, folder: Path, step: int, total: int) -> None:
-        """Steps made before, in another session, and all there are."""
-
-    def step(self, row: Row) -> None: ...
-
-    def epoch(self, row: Row, best: bool) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-
-@dataclass(frozen=True)
-class Options:
-    """What changes how a run goes, never what comes out of it."""
-
-    keep: int = 2  # checkpoints
-    save_every: int = 1000  # steps, besides the end of every epoch
-    workers: int = 1
-    log: tuple[str, ...] = ()
-    log_every: int = 10  # steps
-    keep_going: bool = False  # warn where a run would be stopped early
-
-    def __post_init__(self) -> None:
-        if min(self.keep, self.save_every, self.log_every) < 1 or self.workers < 0:
-            raise UsageError(
-                "a run keeps at least 1 checkpoint, saves and logs every 1 or more steps, and has 0 or more workers"
-            )
-        check_trackers(self.log)
-
-
-class Keeper(Observer):
-    """Stores, logs, probes and warns; `first` alone writes."""
+class Session(Observer):
+    """Observes the loop of one run; only the main process writes files."""
 
     def __init__(
         self,
         recipe: Recipe,
         key: str,
-        loop: Loop,
-        data: Data,
+        loop: TrainingLoop,
+        data: TrainingData,
         checkpoints: Checkpoints,
         folder: Path,
-        options: Options,
+        options: SessionOptions,
         reporter: Reporter,
     ) -> None:
         self.recipe, self.loop, self.folder, self.options, self.reporter = recipe, loop, folder, options, reporter
         self.key = key
         self.checkpoints, self.digest = checkpoints, data.train.digest()
-        self.attention = AttentionProbe(data.x, data.y)
-        self.probing = Probe(data.x, data.y, loop.parts.ball, min(recipe.probe, len(data.x)))
+        self.attention_probe = AttentionProbe(data.x, data.y)
+        self.accuracy_probe = AccuracyProbe(data.x, data.y, loop.parts.ball, min(recipe.probe, len(data.x)))
         attacking = not isinstance(loop.parts.objective, Standard)
-        self.watch = Watch(data.train.num_classes, attacking)
-        attacked = attacking and self.probing.attacked > 0
-        self.by = ("robust" if attacked else "clean") if len(data.x) else "loss"
+        self.early_stop = EarlyStop(data.train.num_classes, attacking)
+        judged_by_attack = attacking and self.accuracy_probe.attacked > 0
+        self.criterion = ("robust" if judged_by_attack else "clean") if len(data.x) else "loss"
         self.best: Row | None = None
         self.seconds, self._since = 0.0, time.monotonic()
-        self.team = loop.run.team
-        self.log: Log | None = None
+        self.processes = loop.run.processes
+        self.log: RunLog | None = None
 
     def resume(self) -> None:
-        """From the newest checkpoint, if there is one."""
+        """Resume from the newest checkpoint, if there is one, and open the logs."""
         stored = self.checkpoints.newest()
         run = self.loop.run
         if stored is not None:
@@ -103,8 +71,8 @@ class Keeper(Observer):
                     f"{path} does not fit the recipe ({type(error).__name__}: {first_line(error)}), it was changed or made "
                     "by another version: start over with --fresh"
                 ) from error
-        if self.team.first:
-            self.log = Log(self.folder, run.step, self.options.log, self.recipe.json())
+        if self.processes.is_main:
+            self.log = RunLog(self.folder, run.step, self.options.log, self.recipe.json())
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
             if stored is not None:
                 for path in self.checkpoints.after(stored[0]):
@@ -112,7 +80,7 @@ class Keeper(Observer):
 
     def _load(self, state: dict[str, Any]) -> None:
         self.loop.load(state["loop"])
-        self.watch.load_state_dict(state["watch"])
+        self.early_stop.load_state_dict(state["watch"])
         self.best, self.seconds = state["best"], float(state["seconds"])
 
     def step(self, row: Row) -> None:
@@ -124,44 +92,46 @@ class Keeper(Observer):
         return self.loop.run.step % self.options.save_every == 0
 
     def save(self, state: dict[str, Any]) -> None:
-        if self.team.first:
+        if self.processes.is_main:
             self.seconds, self._since = self._seconds(), time.monotonic()
             content = {
                 "recipe": self.key,
                 "data": self.digest,
                 "loop": state,
-                "watch": self.watch.state_dict(),
+                "watch": self.early_stop.state_dict(),
                 "best": self.best,
                 "seconds": self.seconds,
             }
             self.checkpoints.save(self.loop.run.step, content)
-        self.team.wait()
+        self.processes.wait()
 
     def probe(self, row: Row) -> Row:
         view = self.loop.exported
-        numbers = self.probing.look(view, self.team)
-        return numbers | (self.attention.look(self.loop.plain()) if self.team.first else {})
+        numbers = self.accuracy_probe.measure(view, self.processes)
+        return numbers | (self.attention_probe.measure(self.loop.plain()) if self.processes.is_main else {})
 
     def epoch(self, row: Row, state: Callable[[], dict[str, Any]]) -> None:
-        reason = self.watch.check(row)
+        reason = self.early_stop.reason(row)
         better = self.best is None or self._rank(row) > self._rank(self.best)
         if self.log is not None:
             self.log.epoch(row)
             self.reporter.epoch(row, better)
         if reason is not None and not self.options.keep_going:
-            kept = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
-            raise Stopped(f"stopped after epoch {row['epoch']}: {reason} ({kept}--keep-going goes on regardless)")
+            best = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
+            raise TrainingStopped(
+                f"stopped after epoch {row['epoch']}: {reason} ({best}--keep-going goes on regardless)"
+            )
         growing = row.get("eps", self.loop.run.eps) < self.loop.run.eps
-        doubt = reason or (None if growing else self.watch.doubt(row))
-        if doubt is not None and self.log is not None:
-            self.reporter.warn(doubt)
+        warning = reason or (None if growing else self.early_stop.warning(row))
+        if warning is not None and self.log is not None:
+            self.reporter.warn(warning)
         if better:
             self.best = row
             self._export("best")
         self.save(state())
 
     def finish(self) -> None:
-        """The last weights, and the best ones where no epoch was run."""
+        """Export the last weights (and the best, if no epoch was run) and write result.json."""
         self._export("last")
         if self.best is None:
             self._export("best")
@@ -185,34 +155,34 @@ class Keeper(Observer):
             "adapter": weights.get("best", {}).get("adapter"),
             "steps": self.loop.run.step,
             "parameters": sum(p.numel() for p in self.loop.run.plain.parameters()),
-            "processes": self.team.shard.world,
+            "processes": self.processes.shard.world,
             "hours": round(self._seconds() / 3600, 4),
-            "provenance": {"threads": torch.get_num_threads(), **machine(self.team.device)},
+            "provenance": {"threads": torch.get_num_threads(), **machine(self.processes.device)},
         }
         write_atomically(self.folder / "result.json", json_text(result))
 
     def _rank(self, row: Row) -> tuple[float, float]:
-        if self.by == "loss":
+        if self.criterion == "loss":
             return -row["loss"], 0.0
-        return row[self.by], row["clean"]
+        return row[self.criterion], row["clean"]
 
     def _chosen_by(self) -> str:
-        if self.by == "loss":
+        if self.criterion == "loss":
             return "the mean training loss of an epoch, for no image was held out"
-        count = self.probing.attacked if self.by == "robust" else len(self.probing.x)
-        return f"{self.by} accuracy on {count} held-out images"
+        count = self.accuracy_probe.attacked if self.criterion == "robust" else len(self.accuracy_probe.x)
+        return f"{self.criterion} accuracy on {count} held-out images"
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self._since
 
     def _export(self, name: str) -> None:
-        if self.team.first:
+        if self.processes.is_main:
             about = {"recipe": self.recipe.json(), "step": self.loop.run.step}
-            weights = exported(self.loop.plain().model, self.recipe.export == "fp16", about)
-            write_bytes(self.folder / f"{name}.safetensors", weights)
+            weights = safetensors_bytes(self.loop.plain().model, self.recipe.export == "fp16", about)
+            write_durably(self.folder / f"{name}.safetensors", weights)
 
 
 def _adapter(path: Path) -> str | None:
-    """What the weights of a file are loaded with: scales fold as long as they are one, even where later ones do not."""
+    """The adapter a weights file needs; early weights of a run may need none, since scales of one always fold."""
     with safe_open(path, framework="pt") as file:
         return next(iter(adapters_of(file.keys())), None)

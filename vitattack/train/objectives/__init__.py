@@ -1,0 +1,1 @@
+"""Training objectives: the images to train on and the loss to minimise."""

@@ -1,4 +1,4 @@
-"""One clean forward where a step wants two: the target of its inner attack and a term of its loss."""
+"""One clean forward where a step wants two: for the target of its inner attack and for a term of its loss."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def answered_once(victim: nn.Module, x: Tensor) -> Iterator[None]:
-    """Within it, `victim(x)` for this very tensor is the answer of one forward, made now, in the mode the victim is in.
+def shared_clean_forward(victim: nn.Module, x: Tensor) -> Iterator[None]:
+    """Answer `victim(x)`, for this very tensor, from a single forward made on entry in the victim's present mode.
 
-    In training mode that answer has its graph. In eval mode it is given without, if the forward drew no random number:
-    then the model has no dropout, and its two modes are taken for one function. A model with statistics of batches is left
-    alone, as its forward changes what eval mode answers. The weights must not change before the graph is used, and copies
-    of the victim answer for it as long.
+    In training mode the answer carries its graph. In eval mode it is given detached, provided the forward drew no random
+    number: then the model has no dropout and both modes compute the same function. A model with batch statistics is left
+    alone, since its forward changes the answers of eval mode. The weights must not change before the graph is used;
+    copies of the victim answer for it meanwhile.
     """
-    if statistics(victim):
+    if batch_statistics(victim):
         yield
         return
-    ask, training = victim.forward, victim.training
-    before = _random_states(x)
-    answer: Tensor = ask(x)
-    modes_agree = _random_states(x) == before
+    forward, training = victim.forward, victim.training
+    before = _generator_states(x)
+    answer: Tensor = forward(x)
+    modes_agree = _generator_states(x) == before
 
-    def recall(images: Tensor) -> Tensor:
+    def shared(images: Tensor) -> Tensor:
         if images is x and torch.is_grad_enabled() and victim.training == training:
             return answer
         if images is x and not torch.is_grad_enabled() and modes_agree:
             return answer.detach()
-        given: Tensor = ask(images)
-        return given
+        logits: Tensor = forward(images)
+        return logits
 
     own = vars(victim).get("forward")
-    vars(victim)["forward"] = recall  # found before the method of the class; hooks of the module stay in force
+    vars(victim)["forward"] = shared  # looked up before the method of the class; the module's hooks stay in force
     try:
         yield
     finally:
@@ -45,15 +45,15 @@ def answered_once(victim: nn.Module, x: Tensor) -> Iterator[None]:
             vars(victim)["forward"] = own
 
 
-def statistics(module: nn.Module) -> list[Tensor]:
-    """The buffers that forwards in training mode write."""
+def batch_statistics(module: nn.Module) -> list[Tensor]:
+    """Buffers that forwards in training mode write."""
     return [b for name, b in module.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
-def _random_states(x: Tensor) -> tuple[bytes, ...]:
-    """Of the generators that a forward on the device of x may draw from."""
+def _generator_states(x: Tensor) -> tuple[bytes, ...]:
+    """States of the generators that a forward on the device of x may draw from."""
     states = [torch.get_rng_state()]
     if x.device.type != "cpu":
         generators: Any = torch.get_device_module(x.device)
-        states.append(generators.get_rng_state(*[x.device] * (x.device.type != "mps")))  # of those there is one
+        states.append(generators.get_rng_state(*[x.device] * (x.device.type != "mps")))  # mps has only one
     return tuple(state.numpy().tobytes() for state in states)

@@ -1,0 +1,1 @@
+"""Augmentations that a recipe can name, each applied to a whole batch."""
