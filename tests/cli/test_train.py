@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.conftest import Here
 
-pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
 SMALL = [
     "fgsm-tiny",
     "data=cifar10-calib",

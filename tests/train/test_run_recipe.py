@@ -29,7 +29,6 @@ from vitattack.train.recipe import Recipe
 from vitattack.train.run_folder import TrainedRun, finished_run
 from vitattack.train.run_recipe import train
 
-pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
 ROOT = Path(__file__).resolve().parents[2]
 
 

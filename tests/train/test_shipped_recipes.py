@@ -51,7 +51,6 @@ def test_every_recipe_has_a_tiny_one(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-tiny")])
 def test_a_tiny_recipe_trains(name: str, tmp_path: Path) -> None:
     """On a smaller model and 96 images: its first epoch has every hook, augmentation and attack in it."""
-    pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
     recipe = load_recipe(name)
     sizes: dict[str, object] = {"embed_dim": 16, "depth": 1, "num_heads": 2}
     if recipe.arch.startswith("xcit"):

@@ -37,7 +37,7 @@ class Slow(ShuffledStream):
 
 def test_a_plan_counts_steps_and_measures_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     x = (torch.rand(40, 3, 32, 32) * 255).byte()
-    stream = Slow(x, torch.arange(40) % 10, num_classes=10, batch_size=8, seed=0)
+    stream = Slow.of_tensors(x, torch.arange(40) % 10, num_classes=10, batch_size=8, seed=0)
     victim = tiny_vit()
     recipe = Recipe("test", "", objective="fgsm", hooks=("aas_at", "grad_clip(1.0)"), epochs=6, batch_size=8)
     made = build_parts(recipe)

@@ -19,7 +19,7 @@ from vitattack.train.data.training_data import TrainingData, open_training_data
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
-from vitattack.train.loop.processes import Processes, join_processes
+from vitattack.train.loop.distributed import Processes, join_processes
 from vitattack.train.loop.reporter import Reporter
 from vitattack.train.loop.session import Session
 from vitattack.train.loop.training_loop import TrainingLoop

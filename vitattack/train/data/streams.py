@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class ShuffledStream:
         self.num_classes, self.batch_size, self.seed = num_classes, batch_size, seed
 
     @classmethod
-    def of_tensors(cls, x: Tensor, y: Tensor, *, num_classes: int, batch_size: int, seed: int) -> ShuffledStream:
+    def of_tensors(cls, x: Tensor, y: Tensor, *, num_classes: int, batch_size: int, seed: int) -> Self:
         return cls(InMemoryImages(x, y), num_classes=num_classes, batch_size=batch_size, seed=seed)
 
     @property
