@@ -16,10 +16,10 @@ from vitattack.core.runtime import numerics, usable_cores
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import Batch, Stream, batch_rng, centre_crop
 from vitattack.train.data.training_data import TrainingData, open_training_data
+from vitattack.train.distributed import Processes, join_processes
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
-from vitattack.train.loop.distributed import Processes, join_processes
 from vitattack.train.loop.reporter import Reporter
 from vitattack.train.loop.session import Session
 from vitattack.train.loop.training_loop import TrainingLoop

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
 from vitattack.train.data.batch import Batch
-from vitattack.train.loop.distributed import SINGLE_PROCESS, Processes
+from vitattack.train.distributed import SINGLE_PROCESS, Processes
 from vitattack.train.objectives.base import Objective
 
 

@@ -24,7 +24,9 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         fix = (
-            "free some space and run the same command to go on" if is_disk_full(error) else "give another folder with --out"
+            "free some space and run the same command to go on"
+            if is_disk_full(error)
+            else "give another folder with --out"
         )
         raise VitattackError(f"cannot write {path} ({reason}), what was stored before is still there: {fix}") from error
 

@@ -22,7 +22,7 @@ from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall
 from vitattack.train.data.batch import as_float
-from vitattack.train.loop.distributed import Processes
+from vitattack.train.distributed import Processes
 
 BATCH = 256
 ATTENTION_IMAGES = 16

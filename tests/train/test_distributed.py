@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vitattack.core.errors import UsageError
-from vitattack.train.loop.distributed import join_processes
+from vitattack.train.distributed import join_processes
 
 accelerate = pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
 
@@ -20,7 +20,7 @@ accelerate = pytest.importorskip("accelerate", reason="training needs accelerate
 def test_a_process_of_torchrun_joins_the_others_with_or_without_a_gpu(device: str) -> None:
     told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     env = {**os.environ, **told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
-    words = f"from vitattack.train.loop.distributed import join_processes; print(join_processes('{device}').state.distributed_type)"
+    words = f"from vitattack.train.distributed import join_processes; print(join_processes('{device}').state.distributed_type)"
     ended = subprocess.run([sys.executable, "-c", words], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "DistributedType.MULTI" in ended.stdout  # otherwise it would train alone, as each of the others

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from vitattack.core.errors import UsageError
-from vitattack.train.loop.distributed import SINGLE_PROCESS, WORLD_SIZE_VARIABLES, join_processes
+from vitattack.train.distributed import SINGLE_PROCESS, WORLD_SIZE_VARIABLES, join_processes
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 BLOCKED = """
 import sys
 class Blocked:

@@ -17,7 +17,7 @@ from tests.train.workers import CASES, PLAIN
 from vitattack.train.run_folder import TrainedRun, finished_run
 
 pytest.importorskip("accelerate", reason="training needs accelerate (pip install 'vitattack[train]')")
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def together(case: str, out: Path, *more: str) -> TrainedRun:
