@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.core.files import json_text, write_atomically
 from vitattack.core.runtime import numerics, usable_cores
+from vitattack.models.base import Attackable
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import Batch, Stream, batch_rng, centre_crop
 from vitattack.train.data.training_data import TrainingData, open_training_data
@@ -108,7 +109,7 @@ def _assemble(
     """The loop at its beginning: model, hooks and optimiser, checked against the data."""
     plain = build_training_model(recipe, stream.num_classes, processes.device)
     _check_images(recipe, parts, stream, plain.input_size)
-    view: nn.Module = plain
+    view: Attackable = plain
     for hook in parts.hooks:
         view = hook.wrap(view)
     view.to(processes.device)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.aas.scale_search import LITERAL, Climb, Per, shape_of
 from vitattack.attacks.losses import correct
@@ -22,6 +22,7 @@ from vitattack.models.attention.baked_scales import fold, install, scales_of
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.tap import AttentionTap
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.train.data.batch import Batch
 from vitattack.train.hooks.base import Hook, RunState
@@ -38,7 +39,7 @@ class AttentionScales(Hook):
 
     learn = False
 
-    def wrap(self, victim: nn.Module) -> nn.Module:
+    def wrap(self, victim: Attackable) -> Attackable:
         assert isinstance(victim, Victim)
         self._layers = attention_layers(victim, victim.grey())
         self._layers.require("it has no scores to scale")
@@ -52,7 +53,7 @@ class AttentionScales(Hook):
         rows = scales.detach().reshape(len(scales), -1).mean(1)
         return {f"scale_{number:02d}": float(value) for number, value in enumerate(rows)}
 
-    def plain(self, view: nn.Module) -> nn.Module:
+    def plain(self, view: Attackable) -> Attackable:
         """Fold the scales where that is exact; elsewhere they stay, and the zoo entry names the adapter attention-scales."""
         assert isinstance(view, Victim)
         view = copy.deepcopy(view)

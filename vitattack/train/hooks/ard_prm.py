@@ -107,7 +107,7 @@ class Weakened(Objective):
     def inner_attack(self) -> Attack | None:
         return self.inner.inner_attack
 
-    def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+    def loss(self, victim: Attackable, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         return self.inner.loss(victim, x, x_adv, y)
 
     def limited(self, eps: float) -> Self:
@@ -118,13 +118,13 @@ class Weakened(Objective):
 class DroppingAttention(Weakened):
     layers: tuple[str, ...]
 
-    def craft(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         with gated(victim, self.layers, self.share, rng.child("ard")):
             return self.inner.craft(victim, x, y, rng=rng)
 
 
 @contextmanager
-def gated(victim: nn.Module, layers: tuple[str, ...], share: float, rng: SampleRng) -> Iterator[None]:
+def gated(victim: Attackable, layers: tuple[str, ...], share: float, rng: SampleRng) -> Iterator[None]:
     """Let gradients through the named modules for a share of the images only; forwards stay the same."""
     while isinstance(victim, Masked):  # prm wraps first where both are on; layer names are the victim's
         victim = victim.victim
@@ -156,7 +156,7 @@ def gated(victim: nn.Module, layers: tuple[str, ...], share: float, rng: SampleR
 class MaskingPatches(Weakened):
     patch: int
 
-    def craft(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         mask = patch_mask(x, self.patch, self.share, rng.child("prm"))
         x_adv = self.inner.craft(Masked(victim, x, mask), x, y, rng=rng)
         return torch.where(mask, x_adv, x)
@@ -173,7 +173,7 @@ def patch_mask(x: Tensor, patch: int, share: float, rng: SampleRng) -> Tensor:
 class Masked(Attackable):
     """A view that sees the perturbation inside the mask only; it is its own judge, since training sees no more either."""
 
-    def __init__(self, victim: nn.Module, x: Tensor, mask: Tensor) -> None:
+    def __init__(self, victim: Attackable, x: Tensor, mask: Tensor) -> None:
         super().__init__()
         self.victim, self.x, self.mask = victim, x, mask
 

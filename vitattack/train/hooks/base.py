@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.train.data.batch import Batch
 from vitattack.train.distributed import SINGLE_PROCESS, Processes
@@ -49,7 +50,7 @@ def _no_batches(count: int) -> list[Batch]:
 class RunState:
     """State that the loop shares with its hooks. `step` counts the optimiser steps already made."""
 
-    victim: nn.Module  # the view that is trained and attacked
+    victim: Attackable  # the view that is trained and attacked
     plain: Victim  # the victim inside it: normalisation and model
     optimiser: torch.optim.Optimizer
     eps: float  # the full budget
@@ -69,7 +70,7 @@ class Hook:
 
     def start(self, run: RunState) -> None: ...
 
-    def wrap(self, victim: nn.Module) -> nn.Module:
+    def wrap(self, victim: Attackable) -> Attackable:
         return victim
 
     def objective(self, objective: Objective, run: RunState) -> Objective:
@@ -93,11 +94,11 @@ class Hook:
         """Whether it comes between crafting and loss, which then share no forward."""
         return type(self).before_loss is not Hook.before_loss
 
-    def averaged(self, run: RunState) -> nn.Module | None:
+    def averaged(self, run: RunState) -> Attackable | None:
         """A copy of `run.victim` with averaged weights; the first hook that has one decides."""
         return None
 
-    def plain(self, view: nn.Module) -> nn.Module:
+    def plain(self, view: Attackable) -> Attackable:
         """Undo `wrap` on a copy by folding what it added into the weights; called in the reverse order of `wrap`."""
         return view
 

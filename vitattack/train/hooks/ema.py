@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from vitattack.core.errors import UsageError
+from vitattack.models.base import Attackable
 from vitattack.train.hooks.base import Hook, RunState
 
 
@@ -24,7 +24,7 @@ class Ema(Hook):
 
     decay: float = 0.995
     warmup: float = 0.025
-    _average: nn.Module | None = field(default=None, init=False, repr=False, compare=False)
+    _average: Attackable | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (0 <= self.decay < 1 and 0 <= self.warmup < 1):
@@ -43,7 +43,7 @@ class Ema(Hook):
         for copied, buffer in zip(self._average.buffers(), run.victim.buffers(), strict=True):
             copied.copy_(buffer)
 
-    def averaged(self, run: RunState) -> nn.Module | None:
+    def averaged(self, run: RunState) -> Attackable | None:
         return self._average
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.variants import fgsm_rs, pgd
@@ -37,7 +37,7 @@ class AccuracyProbe:
     ball: LpBall
     attacked: int
 
-    def measure(self, view: nn.Module, processes: Processes) -> dict[str, float]:
+    def measure(self, view: Attackable, processes: Processes) -> dict[str, float]:
         """Clean, PGD-10 and one-step accuracy; the processes share the images."""
         n, m = len(self.x), min(self.attacked, len(self.x))
         if n == 0:
@@ -51,13 +51,14 @@ class AccuracyProbe:
         totals = processes.sum(numbers)
         return {"clean": totals[0] / n} | dict(zip(("robust", "one_step"), (t / m for t in totals[1:]), strict=False))
 
-    def _correct(self, view: nn.Module, rows: Iterable[int], device: torch.device, attack: Attack | None = None) -> int:
+    def _correct(
+        self, view: Attackable, rows: Iterable[int], device: torch.device, attack: Attack | None = None
+    ) -> int:
         rows, count = list(rows), 0
         for at in range(0, len(rows), BATCH):
             piece = rows[at : at + BATCH]
             x, y = as_float(self.x[piece].to(device)), self.y[piece].to(device)
             if attack is not None:
-                assert isinstance(view, Attackable)
                 x = attack(view, x, y, rng=SampleRng(0, tuple(piece))).x_adv
             with frozen(view), torch.no_grad():
                 count += int(correct(view(x), y).sum())

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import WHOLE, Batch, Shard, Stream, as_float, batch_rng, centre_crop, prefetched
@@ -174,7 +175,7 @@ class TrainingLoop:
         return batches
 
     @property
-    def exported(self) -> nn.Module:
+    def exported(self) -> Attackable:
         """The view to probe and export: with averaged weights if a hook keeps some."""
         for hook in self.parts.hooks:
             view = hook.averaged(self.run)

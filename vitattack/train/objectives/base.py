@@ -8,13 +8,14 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.losses import CrossEntropy, Memory, Moment
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.train.objectives.budgets import with_budget
 
 
@@ -22,11 +23,11 @@ class Objective(ABC):
     """A frozen value. `craft` runs in eval mode with frozen parameters, `loss` in train mode with a graph."""
 
     @abstractmethod
-    def craft(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         """The images to train on, detached."""
 
     @abstractmethod
-    def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+    def loss(self, victim: Attackable, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         """A mean over the batch; y holds class numbers or class probabilities."""
 
     @abstractmethod
@@ -38,7 +39,7 @@ class Objective(ABC):
         """The attack that crafts the images, if one does."""
         return None
 
-    def craft_and_loss(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft_and_loss(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         """`loss` on what `craft` makes, for a victim in train mode whose weights stay the same in between.
 
         Override it where the two can share work.
@@ -56,7 +57,7 @@ class AdversarialObjective(Objective):
     def inner_attack(self) -> Attack:
         return self.inner
 
-    def craft(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         attack = self.inner
         if y.is_floating_point():
             if isinstance(attack, Gradient) and isinstance(attack.loss, CrossEntropy):

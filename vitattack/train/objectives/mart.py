@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.starts import Gauss
 from vitattack.attacks.gradient.variants import pgd
 from vitattack.attacks.losses import of_class
 from vitattack.core.errors import UsageError
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 from vitattack.train.objectives.base import AdversarialObjective
 from vitattack.train.objectives.inner_attack import for_training
@@ -24,7 +25,7 @@ class Mart(AdversarialObjective):
 
     beta: float = 5.0
 
-    def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+    def loss(self, victim: Attackable, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         if y.is_floating_point():
             raise UsageError("mart needs class numbers: drop the augmentations that mix labels")
         attacked, log_p = victim(x_adv), victim(x).log_softmax(1)

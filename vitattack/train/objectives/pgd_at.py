@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.loop import Gradient
@@ -15,6 +15,7 @@ from vitattack.attacks.gradient.steps import Steepest
 from vitattack.attacks.gradient.variants import fgsm_rs, pgd
 from vitattack.attacks.losses import CrossEntropy
 from vitattack.core.errors import UsageError
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 from vitattack.train.objectives.base import AdversarialObjective, checked_smoothing
 from vitattack.train.objectives.budgets import Unprojected
@@ -27,7 +28,7 @@ class AdversarialCrossEntropy(AdversarialObjective):
 
     smoothing: float = 0.0
 
-    def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+    def loss(self, victim: Attackable, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(victim(x_adv), y, label_smoothing=self.smoothing)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitattack.models.base import Attackable
+
 
 @contextmanager
-def shared_clean_forward(victim: nn.Module, x: Tensor) -> Iterator[None]:
+def shared_clean_forward(victim: Attackable, x: Tensor) -> Iterator[None]:
     """Answer `victim(x)`, for this very tensor, from a single forward made on entry in the victim's present mode.
 
     In training mode the answer carries its graph. In eval mode it is given detached, provided the forward drew no random

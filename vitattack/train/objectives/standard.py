@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 from vitattack.train.objectives.base import Objective, checked_smoothing
 
@@ -19,10 +20,10 @@ class Standard(Objective):
 
     smoothing: float = 0.0
 
-    def craft(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         return x
 
-    def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+    def loss(self, victim: Attackable, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(victim(x), y, label_smoothing=self.smoothing)
 
     def limited(self, eps: float) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.starts import Clean
@@ -13,6 +13,7 @@ from vitattack.attacks.gradient.variants import pgd
 from vitattack.attacks.losses import KLToClean
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall
 from vitattack.train.objectives.base import AdversarialObjective, checked_smoothing
 from vitattack.train.objectives.inner_attack import for_training, gradient_attacks
@@ -26,14 +27,14 @@ class Trades(AdversarialObjective):
     beta: float = 6.0
     smoothing: float = 0.0
 
-    def loss(self, victim: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+    def loss(self, victim: Attackable, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
         clean, attacked = victim(x), victim(x_adv)
         natural = F.cross_entropy(clean, y, label_smoothing=self.smoothing)
         kl = F.kl_div(attacked.log_softmax(1), clean.log_softmax(1), reduction="batchmean", log_target=True)
         total: Tensor = natural + self.beta * kl
         return total
 
-    def craft_and_loss(self, victim: nn.Module, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
+    def craft_and_loss(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         """One clean forward serves as the target of the attack and as a term of the loss."""
         with shared_clean_forward(victim, x):
             return super().craft_and_loss(victim, x, y, rng=rng)
