@@ -43,7 +43,7 @@ class Listing(click.Command):
     cls=Listing,
     epilog="""\b
 Examples:
-  vitattack transfer tiny-vit tiny-vit-standard --limit 200     all pairs, pgd(preset=s003, stop=never)
+  vitattack transfer tiny-vit tiny-vit-standard --limit 200     all pairs, pgd(preset=bhojanapalli2021, stop=never)
   vitattack transfer tiny-vit --to tiny-vit-standard tiny-vit-saturated pgd --threat linf:1/255
   vitattack transfer tiny-vit tiny-vit-standard --attack "mim(stop=never)" --format latex
   vitattack transfer tiny-vit tiny-vit-standard --json | jq '.cells[] | {source, target, drop}'
@@ -53,7 +53,7 @@ A run that was stopped goes on with the same command; a finished one prints its 
 )
 @click.argument("models", nargs=-1, metavar="SOURCE... [ATTACK]")
 @option("--to", multiple=True, metavar="TARGET...", help="Models that judge; default: the sources.", show_default=False)
-@option("--attack", help="The attack, if it does not stand last; default: pgd(preset=s003, stop=never).")
+@option("--attack", help="The attack, if it does not stand last; default: pgd(preset=bhojanapalli2021, stop=never).")
 @option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @together(data_options, file_options, machine_options, store_options, output_options)

@@ -31,7 +31,7 @@ BALL = LpBall("linf", 8 / 255)
         ("pgd(loss=margin(50))", "pgd(loss=margin(kappa=50))"),
         ("pgd(step=1/8, loss=dlr_targeted(-1))", "pgd(step=0.125, loss=dlr_targeted(rank=-1))"),
         ("pgd(step=0.25)", "pgd(step=0.25)"),  # the default in linf only
-        ("pgd(preset='s003')", "pgd(preset=s003)"),
+        ("pgd(preset='bhojanapalli2021')", "pgd(preset=bhojanapalli2021)"),
         (
             "pgd(rule=sign(schedule=milestones(at=(0.5,)), size=2))",
             "pgd(rule=sign(size=2, schedule=milestones(at=(0.5,))))",
@@ -90,7 +90,10 @@ def test_plus_is_sugar_for_holding(monkeypatch: pytest.MonkeyPatch) -> None:
         ("pgd(step=0.1, rule=sign)", "step or rule, not both"),
         ("pgd(eps=0.1)", "the budget is the threat's: use --threat"),
         ("pgd(20)", "pgd takes 0 plain arguments"),
-        ("pgd(preset=s03)", "did you mean s003"),
+        ("pgd(preset=bhojanapali)", "did you mean bhojanapalli2021"),
+        ("pgd(preset=s001)", r"pgd\(preset=...\) 's001' was renamed: write light2023"),
+        ("pgd(preset='s002')", "was renamed: write aas2024"),
+        ("pgd(preset=s003)", "was renamed: write bhojanapalli2021"),
         ("gama(space=logitt)", "did you mean logit"),
         ("pgd+gama", "pgd takes 0 plain arguments"),
         ("restarts(pgd)", "restarts needs n, as in restarts"),

@@ -15,7 +15,7 @@ BALLS = {"linf": LpBall("linf", 8 / 255), "l2": LpBall("l2", 0.25)}
 FULL = {
     "fgsm": "fgsm(stop=never)",
     "pgd": "pgd(stop=never)",
-    "pgd-s003": "pgd(preset=s003, stop=never)",
+    "pgd-bhojanapalli2021": "pgd(preset=bhojanapalli2021, stop=never)",
     "pgd-trades": "pgd(preset=trades, stop=never)",
     "mim": "mim(stop=never)",
     "cw": "cw(stop=never)",
@@ -83,7 +83,7 @@ def test_kl_goes_to_one_end_of_the_line_or_the_other(norm: str) -> None:
     ("text", "expectation"),
     [
         ("fgsm_rs(stop=never)", 55 / 64),  # E[min(u + 1.25, 1)] for u uniform in [-1, 1]
-        ("pgd(preset=s001, stop=never)", 15 / 16),  # its steps add up to 1.5 eps, whatever their number
+        ("pgd(preset=light2023, stop=never)", 15 / 16),  # its steps add up to 1.5 eps, whatever their number
     ],
 )
 def test_steps_too_short_to_cross_from_a_uniform_start_reach_their_expectation(text: str, expectation: float) -> None:

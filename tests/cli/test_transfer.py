@@ -24,7 +24,7 @@ FAST = "fgsm(stop=never)"
         (["tiny-vit", "--to", "tiny-vit-standard", "tiny-vit-saturated", FAST, *RUN], 1, 2, FAST),
         (["tiny-vit", "--to", "tiny-vit-standard", "--to", "tiny-vit", "--attack", FAST], 1, 2, FAST),
         (["--to=tiny-vit-standard", "--threat", "linf:1/255", "tiny-vit", FAST], 1, 1, FAST),
-        (["tiny-vit"], 1, 1, "pgd(stop=never, preset=s003)"),
+        (["tiny-vit"], 1, 1, "pgd(stop=never, preset=bhojanapalli2021)"),
     ],
 )
 def test_sources_targets_and_attack_in_any_order(

@@ -318,13 +318,13 @@ def test_what_does_not_fit_is_refused_in_one_line(change: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((["a", "b"], [], None), (["a", "b"], [], "pgd(preset=s003, stop=never)")),
+        ((["a", "b"], [], None), (["a", "b"], [], "pgd(preset=bhojanapalli2021, stop=never)")),
         ((["a", "b", "pgd"], [], None), (["a", "b"], [], "pgd")),
         ((["a"], ["c", "d", "pgd"], None), (["a"], ["c", "d"], "pgd")),
         ((["a", "aas+pgd"], ["c"], None), (["a"], ["c"], "aas+pgd")),
         ((["a"], ["c", "pgdd(steps=3)"], None), (["a"], ["c"], "pgdd(steps=3)")),
         ((["a"], ["c"], "mim"), (["a"], ["c"], "mim")),
-        ((["a"], ["weights (1).pt"], None), (["a"], ["weights (1).pt"], "pgd(preset=s003, stop=never)")),
+        ((["a"], ["weights (1).pt"], None), (["a"], ["weights (1).pt"], "pgd(preset=bhojanapalli2021, stop=never)")),
     ],
 )
 def test_the_attack_may_stand_last(words: tuple[list[str], list[str], str | None], expected: object) -> None:

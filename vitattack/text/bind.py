@@ -18,6 +18,8 @@ from vitattack.text.syntax import Call, Node, short, shown
 
 LARGEST = 10**9
 BUDGETS = ("eps", "ball", "threat")
+# Presets once named after private codes of papers.
+FORMER_CHOICES = {"s001": "light2023", "s002": "aas2024", "s003": "bhojanapalli2021"}
 
 
 class Reader:
@@ -115,7 +117,8 @@ class Reader:
         if origin is Literal:
             word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
             if word not in choices:
-                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, shown(node), choices))
+                name = word if isinstance(word, str) else shown(node)
+                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, name, choices, FORMER_CHOICES))
             return word, str(word)
         if origin is tuple and isinstance(node, tuple):
             pairs = [self.value(v, choices[0], label) for v in node]

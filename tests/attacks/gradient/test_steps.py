@@ -57,15 +57,15 @@ def test_presets_are_the_papers() -> None:
         return attack.steps, attack.rule.size
 
     assert settings("pgd") == (20, 0.25)
-    assert settings("pgd(preset=s001)") == pytest.approx((10, 0.15))
-    assert settings("pgd(preset=s001, steps=2)") == pytest.approx((2, 0.75))
-    assert settings("pgd(preset=s003)") == (8, 0.125)
+    assert settings("pgd(preset=light2023)") == pytest.approx((10, 0.15))
+    assert settings("pgd(preset=light2023, steps=2)") == pytest.approx((2, 0.75))
+    assert settings("pgd(preset=bhojanapalli2021)") == (8, 0.125)
     assert settings("pgd(preset=trades)") == pytest.approx((20, 0.003 / 0.031))
     assert settings("mim") == (10, 0.1)
 
 
 def test_steps_that_cannot_cross_the_budget_are_doubted() -> None:
-    assert attack_text.build("pgd(preset=s003)", BALL).doubts() == ()
+    assert attack_text.build("pgd(preset=bhojanapalli2021)", BALL).doubts() == ()
     (doubt,) = attack_text.build("worst(pgd(steps=5, step=0.1), pgd)", BALL).doubts()
     assert "5 steps reach only 0.50 eps" in doubt
 

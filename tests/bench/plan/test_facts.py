@@ -52,7 +52,7 @@ def test_an_outline_names_what_the_attack_is_built_of(name: str) -> None:
         ("pgd(loss=cee)", "unknown loss 'cee': did you mean ce"),
         ("pgd(start=unifrom)", "did you mean uniform"),
         ("pgd(rule=sgin(size=1))", "unknown step rule 'sgin'"),
-        ("pgd(preset=s0003)", "did you mean s003"),
+        ("pgd(preset=bhojanapali2021)", "did you mean bhojanapalli2021"),
         ("pgd(20)", "pgd takes 0 plain arguments"),
         ("restarts(pgd)", "restarts needs n"),
         ("worst(pgd, perceptual(pgd))", "write it outermost"),

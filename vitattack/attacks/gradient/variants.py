@@ -46,9 +46,9 @@ def fgsm_rs(
 PGD_PRESETS: dict[str, tuple[int, float | None, Start]] = {
     "default": (20, None, Uniform()),
     "madry": (10, 0.25, Uniform()),
-    "s001": (10, 0.15, Uniform()),
-    "s002": (20, 0.25, Uniform()),
-    "s003": (8, 1 / 8, Clean()),
+    "light2023": (10, 0.15, Uniform()),
+    "aas2024": (20, 0.25, Uniform()),
+    "bhojanapalli2021": (8, 1 / 8, Clean()),
     "trades": (20, 0.003 / 0.031, Uniform()),
     "trades_train": (10, 0.007 / 0.031, Gauss()),
 }
@@ -64,11 +64,13 @@ def pgd(
     start: Start | None = None,
     rule: StepRule | None = None,
     stop: Stop = "first_success",
-    preset: Literal["default", "madry", "s001", "s002", "s003", "trades", "trades_train"] = "default",
+    preset: Literal[
+        "default", "madry", "light2023", "aas2024", "bhojanapalli2021", "trades", "trades_train"
+    ] = "default",
 ) -> Gradient:
     """Projected gradient ascent: 20 steps of eps/4 (linf) or 2.5 eps/steps (l2) from a uniform start.
 
-    Presets are the settings of papers; s001 keeps its step at 1.5 eps/steps. An explicit option wins over the preset.
+    Presets are the settings of papers; light2023 keeps its step at 1.5 eps/steps. An explicit option wins over the preset.
     `rule` replaces step and schedule altogether, e.g. rule=heavy_ball(size=2, schedule=cosine).
     """
     preset_steps, preset_step, preset_start = PGD_PRESETS[preset]
@@ -76,7 +78,7 @@ def pgd(
         raise UsageError("pgd takes step or rule, not both: write rule=sign(size=...)")
     count = preset_steps if steps is None else steps
     if step is None:
-        step = 1.5 / count if preset == "s001" and count > 0 else preset_step
+        step = 1.5 / count if preset == "light2023" and count > 0 else preset_step
     size = usual_step(ball, max(count, 1)) if step is None else step
     return Gradient(ball, count, rule or Steepest(size), loss, preset_start if start is None else start, stop)
 

@@ -139,7 +139,15 @@ def _one_step(attack: Outline, how: Asked) -> Passes:
     return _gradient(attack, how, 1)
 
 
-PGD_STEPS = {"default": 20, "madry": 10, "s001": 10, "s002": 20, "s003": 8, "trades": 20, "trades_train": 10}
+PGD_STEPS = {
+    "default": 20,
+    "madry": 10,
+    "light2023": 10,
+    "aas2024": 20,
+    "bhojanapalli2021": 8,
+    "trades": 20,
+    "trades_train": 10,
+}
 MM = {"mm3": (3, 20), "mm9": (9, 20), "plus": (9, 100)}
 CW_L2 = {"default": (5, 200), "paper": (9, 10_000)}
 

@@ -48,7 +48,7 @@ from vitattack.threats.base import Threat, parse_threats
 from vitattack.threats.lp import LpBall
 
 # Every image makes all steps: candidates that stop at the first success on the source transfer badly.
-DEFAULT_ATTACK = "pgd(preset=s003, stop=never)"
+DEFAULT_ATTACK = "pgd(preset=bhojanapalli2021, stop=never)"
 
 
 def transfer(
