@@ -4,18 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install install-dev demo test test-slow check clean help
+.PHONY: install install-dev demo test test-slow coverage check clean help
 
 help:
 	@echo "make demo       install, then attack the embedded models on the embedded images (under 2 minutes on 2 cores)"
-	@echo "make test       install, then run the whole suite except what is marked slow"
-	@echo "make test-slow  the rest of the suite"
+	@echo "make test       install, then run the test suite without the tests marked slow"
+	@echo "make test-slow  run the tests marked slow"
+	@echo "make coverage   run make test under coverage, then print the least covered modules and the total"
 	@echo "make check      ruff, mypy --strict, import-linter, and the tests of the built wheel"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# A stamp per set of requirements: nothing is installed twice.
+# One stamp per set of requirements, so that nothing is installed twice.
 $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(PIP) --upgrade pip
 	$(PIP) --editable .
@@ -41,6 +42,14 @@ test: install-dev
 test-slow: install-dev
 	$(BIN)/python -m pytest -m slow
 
+# Apart from make test: before Python 3.12, tracing costs 20 to 75 % of the time.
+coverage: install-dev
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not slow"
+	$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --sort=cover | sed -n 1,22p
+	@echo "total: $$($(BIN)/coverage report --format=total) % of the lines"
+
 check: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,4 +58,4 @@ check: install-dev
 	$(BIN)/python -P -m pytest tests/test_packaging.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*
