@@ -16,7 +16,7 @@ import vitattack
 from vitattack.attacks.aas.report import referee
 from vitattack.attacks.aas.scale_search import LITERAL, Climb
 from vitattack.core.rng import SampleRng
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.zoo import load as zoo
 
@@ -32,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
 
     victim = zoo.load(args.model, torch.device("cpu")).victim
-    data = load("cifar10-calib")
+    data = load_data("cifar10-calib")
     x, y = data.read(data.rows)
     layers = attention_layers(victim, x)
     print("| search | mean gradient of its distance | largest move of a scale from its noise |\n| --- | --: | --: |")

@@ -29,7 +29,7 @@ from torch import Tensor
 from vitattack.attacks.auto.attack import Auto, Stage
 from vitattack.attacks.base import Attack, Crafted, Wrapper, blank_search
 from vitattack.core.rng import SampleRng
-from vitattack.data import DataSet, load
+from vitattack.data import DataSet, load_data
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, digest
@@ -164,7 +164,7 @@ def main() -> None:
         model, _, count = text.rpartition("=")
         victim = named(model, zoo.FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
         tables[victim.name] = run(
-            victim, made, threat, load(args.data, limit=int(count)), args.out / victim.name, args.seed
+            victim, made, threat, load_data(args.data, limit=int(count)), args.out / victim.name, args.seed
         )
     print(
         "survivors, with how many more (+) or fewer (-) than the whole / passes per survivor / per clean-correct image\n"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitattack.data.catalogue import CATALOGUE, HubSet
+from vitattack.data.catalogue import DATA_SETS
+from vitattack.data.hub_sets import HubSet
 
 
 def first_of_each_class(labels: list[int], count: int) -> list[int]:
@@ -27,7 +28,7 @@ def first_of_each_class(labels: list[int], count: int) -> list[int]:
 
 def main(data_dir: Path, out: Path) -> None:
     for name, source, count in (("cifar10-demo", "cifar10", 1000), ("cifar10-calib", "cifar10-train", 128)):
-        entry = CATALOGUE[source]
+        entry = DATA_SETS[source]
         assert isinstance(entry, HubSet)
         table = pq.read_table(data_dir / entry.repo / entry.file)
         rows = first_of_each_class(table["label"].to_pylist(), count)

@@ -14,21 +14,21 @@ data_dir = option("--data-dir", type=click.Path(file_okay=False), help="Folder t
 @click.group("data", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """The data sets and protocols that can be named. folder:PATH and npz:PATH need no entry."""
+    """List the data sets and protocols, or describe one. folder:PATH and npz:PATH need no entry."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(listing, data_dir=None, as_json=False, form="table", quiet=False)
+        ctx.invoke(list_data, data_dir=None, as_json=False, form="table", quiet=False)
 
 
 @command.command("list", epilog="Example:  vitattack data list --data-dir DATA")
 @data_dir
 @output_options
-def listing(data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
+def list_data(data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
     """Every data set and protocol with its size and where it would come from."""
-    from vitattack.report.data import listing as rows
+    from vitattack.report.data import data_table
 
     from .output import show
 
-    table, content = rows(Path(data_dir) if data_dir else None)
+    table, content = data_table(Path(data_dir) if data_dir else None)
     show(table, content, "json" if as_json else form)
 
 
@@ -45,10 +45,10 @@ Examples:
 @data_dir
 @output_options
 def info(name: str, data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
-    """One data set or protocol: what it is and, where its files are, size, digest and images per class."""
-    from vitattack.report.data import describe
+    """One data set or protocol: what it is and, where its files are at hand, size, digest and images per class."""
+    from vitattack.report.data import data_description
 
     from .output import show
 
-    table, content = describe(name, Path(data_dir) if data_dir else None)
+    table, content = data_description(name, Path(data_dir) if data_dir else None)
     show(table, content, "json" if as_json else form)

@@ -24,7 +24,7 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack.reference import PAPER_QUERIES, PAPER_STEPS, Reference, package
 from vitattack.attacks.base import Attack
 from vitattack.core.rng import SampleRng
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo import load as zoo
@@ -70,7 +70,7 @@ def _batch_word() -> str:
 
 def compare(model: str, count: int, args: argparse.Namespace, ours: Attack, reference: Reference) -> None:
     victim = zoo.load(model, torch.device("cpu")).victim
-    data = load("cifar10-demo")
+    data = load_data("cifar10-demo")
     x, y = data.read(data.rows)
     with frozen(victim), torch.no_grad():
         right = torch.cat([victim(part).argmax(1) for part in x.split(250)]) == y

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.models.victim import frozen
 from vitattack.models.zoo import load as zoo
 from vitattack.threats.lp import LpBall
@@ -31,7 +31,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     victim = zoo.load(args.model, torch.device("cpu")).victim
-    data = load("cifar10-demo")
+    data = load_data("cifar10-demo")
     x, y = data.read(data.rows)
     with frozen(victim), torch.no_grad():
         right = victim(x).argmax(1) == y

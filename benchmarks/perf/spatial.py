@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.spatial import Spatial, transform, transforms
 
@@ -37,7 +37,7 @@ THREAT = Spatial(16.0, 30.0)
 
 
 def workload(count: int) -> tuple[Victim, Tensor, Tensor]:
-    data = load("cifar10-demo")
+    data = load_data("cifar10-demo")
     images, _ = data.read(data.rows[: count + 64])
     x = F.interpolate(images, size=224, mode="bilinear")
     victim = tiny224()

@@ -11,7 +11,7 @@ from typing import Any
 
 from vitattack.attacks.stages import names
 from vitattack.bench.run import stored_cells
-from vitattack.data import DataSet, load
+from vitattack.data import DataSet, load_data
 from vitattack.models.victim import Victim, digest
 from vitattack.models.zoo import load as zoo
 from vitattack.records.job import Job
@@ -103,7 +103,7 @@ def references(stores: Sequence[Path], attack: str, victim: Victim, threat: str,
             continue
         if not (path.parent / "events.jsonl").exists():
             continue
-        theirs = load(job.data)
+        theirs = load_data(job.data)
         if theirs.set_name != data.set_name or theirs.digest() != job.pixels:
             print(f"{path.parent.name} is about other images: left out", file=sys.stderr)
             continue

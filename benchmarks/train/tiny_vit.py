@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from timm.layers import set_fused_attn
 from torch import Tensor, nn
 
-from vitattack.data.formats.images import decode_rgb
+from vitattack.data.formats.decoding import decode_rgb
 from vitattack.models.architectures.small import SMALL
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)

@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from vitattack.core.errors import UsageError
-from vitattack.data import from_tensors, load
-from vitattack.data.catalogue import CATALOGUE, HubSet
+from vitattack.data import from_tensors, load_data
+from vitattack.data.catalogue import DATA_SETS
+from vitattack.data.hub_sets import HubSet
 from vitattack.data.transform import make_transform
 
 
@@ -26,7 +27,7 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (32, 32)) -> bytes
 
 def hub_layout(root: Path, rows: int = 25, group: int = 10) -> Path:
     """A miniature of the hub's CIFAR-10 test file: the red channel of row i is i."""
-    entry = CATALOGUE["cifar10"]
+    entry = DATA_SETS["cifar10"]
     assert isinstance(entry, HubSet)
     path = root / entry.repo / entry.file
     path.parent.mkdir(parents=True)
@@ -36,12 +37,12 @@ def hub_layout(root: Path, rows: int = 25, group: int = 10) -> Path:
 
 
 def test_the_embedded_sets_are_what_they_say() -> None:
-    demo = load("cifar10-demo")
+    demo = load_data("cifar10-demo")
     x, y = demo.read(demo.rows)
     assert x.shape == (1000, 3, 32, 32) and x.dtype == torch.float32
     assert float(x.min()) == 0.0 and float(x.max()) == 1.0
     assert torch.bincount(y).tolist() == [100] * 10
-    calibration = load("cifar10-calib")
+    calibration = load_data("cifar10-calib")
     assert sorted(torch.bincount(calibration.read(calibration.rows)[1]).tolist()) == [12, 12] + [13] * 8
     assert not {row.numpy().tobytes() for row in x} & {
         row.numpy().tobytes() for row in calibration.read(calibration.rows)[0]
@@ -54,8 +55,8 @@ def test_the_embedded_images_are_the_rows_they_name(cifar10_dir: Path) -> None:
 
     for name, source in (("cifar10-demo", "cifar10"), ("cifar10-calib", "cifar10-train")):
         indices = pq.read_table(EMBEDDED / f"{name}.parquet")["index"].to_pylist()
-        part, whole = load(name), load(source, data_dir=cifar10_dir)
-        assert len(whole) == CATALOGUE[source].rows
+        part, whole = load_data(name), load_data(source, data_dir=cifar10_dir)
+        assert len(whole) == DATA_SETS[source].rows
         chosen = list(range(0, len(indices), 7))
         x, y = part.read(chosen)
         x_whole, y_whole = whole.read([indices[i] for i in chosen])
@@ -63,7 +64,7 @@ def test_the_embedded_images_are_the_rows_they_name(cifar10_dir: Path) -> None:
 
 
 def test_rows_are_read_across_row_groups_in_any_order(tmp_path: Path) -> None:
-    data = load("cifar10", data_dir=hub_layout(tmp_path))
+    data = load_data("cifar10", data_dir=hub_layout(tmp_path))
     rows = [24, 0, 10, 9, 19, 20]
     x, y = data.read(rows)
     assert (x[:, 0, 0, 0] * 255).round().int().tolist() == rows
@@ -81,13 +82,13 @@ def test_rows_are_read_across_row_groups_in_any_order(tmp_path: Path) -> None:
     ],
 )
 def test_row_ranges(tmp_path: Path, text: str, rows: range, canonical: str) -> None:
-    data = load(text, data_dir=hub_layout(tmp_path))
+    data = load_data(text, data_dir=hub_layout(tmp_path))
     assert data.rows == tuple(rows) and data.text == canonical
 
 
 def test_random_subsets_are_deterministic_sorted_and_differ_by_seed(tmp_path: Path) -> None:
     root = hub_layout(tmp_path)
-    one, two, other = (load(f"cifar10[random:8:{seed}]", data_dir=root) for seed in (1, 1, 2))
+    one, two, other = (load_data(f"cifar10[random:8:{seed}]", data_dir=root) for seed in (1, 1, 2))
     assert one.rows == two.rows == tuple(sorted(one.rows)) and len(set(one.rows)) == 8
     assert one.rows != other.rows and one.digest() != other.digest()
     assert one.text == "cifar10[random:8:1]"
@@ -95,13 +96,13 @@ def test_random_subsets_are_deterministic_sorted_and_differ_by_seed(tmp_path: Pa
 
 def test_rows_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("4\n2\n17\n")
-    data = load(f"cifar10[file:{tmp_path}/rows.txt]", data_dir=hub_layout(tmp_path / "data"))
+    data = load_data(f"cifar10[file:{tmp_path}/rows.txt]", data_dir=hub_layout(tmp_path / "data"))
     assert data.rows == (4, 2, 17)
     assert data.text.startswith("cifar10[file:") and str(tmp_path) not in data.text
 
 
 def test_batches_are_cut_from_the_first_row() -> None:
-    assert list(load("cifar10-demo[:10]").cut(4)) == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]
+    assert list(load_data("cifar10-demo[:10]").cut(4)) == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]
 
 
 def test_synset_folders_get_their_imagenet_labels(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_synset_folders_get_their_imagenet_labels(tmp_path: Path) -> None:
     for synset in ("n15075141", "n01440764"):
         (tmp_path / synset).mkdir()
         (tmp_path / synset / "a.png").write_bytes(png((9, 9, 9)))
-    data = load(f"folder:{tmp_path}")
+    data = load_data(f"folder:{tmp_path}")
     assert data.num_classes == 1000
     assert data.read(data.rows)[1].tolist() == [0, 999]
 
@@ -119,8 +120,8 @@ def test_plain_and_numeric_class_folders(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / root / name).mkdir(parents=True)
             (tmp_path / root / name / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
-    assert load(f"folder:{tmp_path}/words").read([0, 1])[1].tolist() == [0, 1]
-    numbers = load(f"folder:{tmp_path}/numbers")
+    assert load_data(f"folder:{tmp_path}/words").read([0, 1])[1].tolist() == [0, 1]
+    numbers = load_data(f"folder:{tmp_path}/numbers")
     assert numbers.read([0, 1])[1].tolist() == [10, 2] and numbers.num_classes is None
 
 
@@ -130,7 +131,7 @@ def test_hidden_and_empty_folders_are_no_classes(tmp_path: Path) -> None:
         (tmp_path / name / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
     (tmp_path / "aardvark").mkdir()
     (tmp_path / "cat" / "b.png").mkdir()
-    data = load(f"folder:{tmp_path}")
+    data = load_data(f"folder:{tmp_path}")
     assert data.num_classes == 2 and data.read(data.rows)[1].tolist() == [0, 1]
 
 
@@ -138,8 +139,8 @@ def test_brackets_in_a_path_are_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "f[1]" / "cat").mkdir(parents=True)
     (tmp_path / "f[1]" / "cat" / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
     (tmp_path / "rows[1].txt").write_text("0")
-    assert len(load(f"folder:{tmp_path}/f[1]")) == 1
-    assert load(f"cifar10-demo[file:{tmp_path}/rows[1].txt]").rows == (0,)
+    assert len(load_data(f"folder:{tmp_path}/f[1]")) == 1
+    assert load_data(f"cifar10-demo[file:{tmp_path}/rows[1].txt]").rows == (0,)
 
 
 def test_the_transform_is_part_of_the_text_and_matches_torchvision(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_the_transform_is_part_of_the_text_and_matches_torchvision(tmp_path: Pat
         assert np.array_equal(np.asarray(make_transform(ours)(turned)), np.asarray(theirs(turned)))
     (tmp_path / "n01440764").mkdir()
     image.save(tmp_path / "n01440764" / "a.png")
-    data = load(f"folder:{tmp_path}", transform="bicubic256crop224")
+    data = load_data(f"folder:{tmp_path}", transform="bicubic256crop224")
     assert data.text == f"folder:{tmp_path}@bicubic256crop224"
     assert data.read([0])[0].shape == (1, 3, 224, 224)
 
@@ -163,7 +164,7 @@ def test_the_transform_is_part_of_the_text_and_matches_torchvision(tmp_path: Pat
 def test_npz_files(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", image=images, label=np.arange(4))
-    x, y = load(f"npz:{tmp_path}/a.npz").read([3, 1])
+    x, y = load_data(f"npz:{tmp_path}/a.npz").read([3, 1])
     assert torch.equal(x, torch.from_numpy(images[[3, 1]]).permute(0, 3, 1, 2) / 255) and y.tolist() == [3, 1]
 
 
@@ -171,9 +172,9 @@ def test_digests_follow_the_content(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     for colour in (1, 2):
         (tmp_path / "cat" / f"{colour}.png").write_bytes(png((colour, 0, 0)))
-    before = load(f"folder:{tmp_path}[:1]").digest(), load(f"folder:{tmp_path}").digest()
+    before = load_data(f"folder:{tmp_path}[:1]").digest(), load_data(f"folder:{tmp_path}").digest()
     (tmp_path / "cat" / "2.png").write_bytes(png((3, 0, 0)))
-    after = load(f"folder:{tmp_path}[:1]").digest(), load(f"folder:{tmp_path}").digest()
+    after = load_data(f"folder:{tmp_path}[:1]").digest(), load_data(f"folder:{tmp_path}").digest()
     assert before[0] == after[0] and before[1] != after[1]
     x = torch.rand(3, 3, 4, 4)
     assert from_tensors(x, torch.arange(3)).text != from_tensors(x.flip(0), torch.arange(3)).text
@@ -192,12 +193,12 @@ def test_digests_follow_the_content(tmp_path: Path) -> None:
         ("npz:nowhere.npz", "does not exist"),
         ("", "no name"),
         ("cifar10-demo[random:5:" + "9" * 40 + "]", "are not understood"),
-        ("folder:" + "x" * 300, "is no path here"),
+        ("folder:" + "x" * 300, "cannot be a path"),
     ],
 )
 def test_wrong_names_are_answered_with_the_fix(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        load(text)
+        load_data(text)
     assert "\n" not in str(caught.value)
 
 
@@ -205,59 +206,59 @@ def test_hostile_and_broken_files(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat" / "a.png").write_bytes(png((0, 0, 0)))
     with pytest.raises(UsageError, match="images but no class folders"):
-        load(f"folder:{tmp_path}/flat")
+        load_data(f"folder:{tmp_path}/flat")
     (tmp_path / "bad" / "cat").mkdir(parents=True)
     (tmp_path / "bad" / "cat" / "a.png").write_bytes(b"no image")
     with pytest.raises(UsageError, match=r"a\.png is not a readable image"):
-        load(f"folder:{tmp_path}/bad").read([0])
+        load_data(f"folder:{tmp_path}/bad").read([0])
     (tmp_path / "odd" / "n00000001").mkdir(parents=True)
     (tmp_path / "odd" / "n00000001" / "a.png").write_bytes(png((0, 0, 0)))
     with pytest.raises(UsageError, match="is no ImageNet-1k synset"):
-        load(f"folder:{tmp_path}/odd")
+        load_data(f"folder:{tmp_path}/odd")
     np.savez(tmp_path / "pickled.npz", image=np.array([object()]), label=np.arange(1))
     with pytest.raises(UsageError, match="not a plain npz file"):
-        load(f"npz:{tmp_path}/pickled.npz")
+        load_data(f"npz:{tmp_path}/pickled.npz")
     (tmp_path / "rows.txt").write_text("1 1")
     with pytest.raises(UsageError, match="1 rows twice"):
-        load(f"cifar10-demo[file:{tmp_path}/rows.txt]")
+        load_data(f"cifar10-demo[file:{tmp_path}/rows.txt]")
     with pytest.raises(UsageError, match="give --data-dir a folder with the hub's layout"):
-        load("cifar10", data_dir=tmp_path)
+        load_data("cifar10", data_dir=tmp_path)
     deep = io.BytesIO()
     Image.fromarray(np.full((4, 4), 30000, dtype=np.uint16)).save(deep, format="PNG")
     (tmp_path / "bad" / "cat" / "a.png").write_bytes(deep.getvalue())
     with pytest.raises(UsageError, match="more than 8 bits per channel"):
-        load(f"folder:{tmp_path}/bad").read([0])
+        load_data(f"folder:{tmp_path}/bad").read([0])
     for name, arrays in (
         ("words", {"image": np.zeros((1, 4, 4, 3), np.uint8), "label": np.array(["a"])}),
         ("swapped", {"image": np.zeros((1, 4, 4, 3), ">f4"), "label": np.zeros(1, int)}),
     ):
         np.savez(tmp_path / f"{name}.npz", **arrays)
         with pytest.raises(UsageError, match="use uint8 or float images, integer labels"):
-            load(f"npz:{tmp_path}/{name}.npz")
+            load_data(f"npz:{tmp_path}/{name}.npz")
     np.save(tmp_path / "plain.npy", np.zeros(3))
     (tmp_path / "plain.npy").rename(tmp_path / "plain.npz")
     with pytest.raises(UsageError, match="not a plain npz file"):
-        load(f"npz:{tmp_path}/plain.npz")
+        load_data(f"npz:{tmp_path}/plain.npz")
     table = pa.table({"img": [{"bytes": png((0, 0, 0)), "path": None}], "label": pa.array([None], pa.int64())})
     empty = hub_layout(tmp_path / "empty", rows=0)
     with pytest.raises(UsageError, match="holds no image"):
-        load("cifar10", data_dir=empty)
+        load_data("cifar10", data_dir=empty)
     null = hub_layout(tmp_path / "null", rows=1)
     pq.write_table(table, null / "uoft-cs/cifar10/plain_text/test-00000-of-00001.parquet")
     with pytest.raises(UsageError, match="has no image or no label"):
-        load("cifar10", data_dir=null).read([0])
+        load_data("cifar10", data_dir=null).read([0])
     root = hub_layout(tmp_path / "torn")
     path = root / "uoft-cs/cifar10/plain_text/test-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UsageError, match="not a readable parquet file"):
-        load("cifar10", data_dir=root)
+        load_data("cifar10", data_dir=root)
 
 
 def test_without_network_and_cache_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match="cannot fetch uoft-cs/cifar10 .* give --data-dir"):
-        load("cifar10")
+        load_data("cifar10")
 
 
 def test_tensors_are_checked() -> None:
@@ -277,9 +278,9 @@ def test_rows_of_a_folder_are_numbered_folder_by_folder(tmp_path: Path) -> None:
         (tmp_path / name / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
     (tmp_path / "cat" / ".thumbs").mkdir()
     (tmp_path / "cat" / ".thumbs" / "a.png").write_bytes(png((1, 2, 3), (8, 8)))
-    data = load(f"folder:{tmp_path}")
+    data = load_data(f"folder:{tmp_path}")
     assert data.read(data.rows)[1].tolist() == [0, 1]
-    again = load(data.text)
+    again = load_data(data.text)
     assert again.text == data.text == f"folder:{tmp_path}@none" and again.digest() == data.digest()
 
 
@@ -287,7 +288,7 @@ def test_a_set_in_the_cache_of_the_hub_is_here(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
-    assert not CATALOGUE["cifar10"].here(None)
+    assert not DATA_SETS["cifar10"].is_at_hand(None)
     commit = "a" * 40
     home = tmp_path / "datasets--uoft-cs--cifar10"
     (home / "refs").mkdir(parents=True)
@@ -295,8 +296,8 @@ def test_a_set_in_the_cache_of_the_hub_is_here(tmp_path: Path, monkeypatch: pyte
     hub_layout(tmp_path / "made", rows=3)
     (home / "snapshots").mkdir()
     (tmp_path / "made" / "uoft-cs" / "cifar10").rename(home / "snapshots" / commit)
-    assert CATALOGUE["cifar10"].here(None)
-    assert len(load("cifar10")) == 3
+    assert DATA_SETS["cifar10"].is_at_hand(None)
+    assert len(load_data("cifar10")) == 3
 
 
 @pytest.mark.parametrize(
@@ -321,5 +322,5 @@ def test_the_hub_is_asked_only_where_it_may_and_can_be(
     monkeypatch.setenv("VITATTACK_OFFLINE", offline)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(UsageError, match=rf"cannot fetch uoft-cs/cifar10 from the hub \({reason}\)"):
-        load("cifar10")
+        load_data("cifar10")
     assert asked == [local]

@@ -17,15 +17,15 @@ from PIL import Image
 
 from tests.data.making import encoded, put, tar, val
 from vitattack.core.errors import UsageError
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.data.formats.arrays import npz_source
-from vitattack.data.formats.blobs import in_tar
-from vitattack.data.imagenet.validation import from_parquet, from_place
+from vitattack.data.formats.encoded_images import images_in_tar
+from vitattack.data.imagenet.validation import open_validation_images, open_validation_parquet
 
 
 def refused(text: str, message: str, data_dir: Path | None = None) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        data = load(text, data_dir=data_dir, model_transform="bicubic256crop224")
+        data = load_data(text, data_dir=data_dir, model_transform="bicubic256crop224")
         data.read(data.rows)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
@@ -70,9 +70,9 @@ def test_links_out_of_the_folder(tmp_path: Path) -> None:
     inside = tmp_path / "data"
     put(inside / "cat" / "a.png")
     (inside / "cat" / "b.png").symlink_to("a.png")
-    assert len(load(f"folder:{inside}")) == 2
+    assert len(load_data(f"folder:{inside}")) == 2
     (tmp_path / "way").symlink_to(inside)
-    assert len(load(f"folder:{tmp_path}/way")) == 2, "the folder itself may be a link"
+    assert len(load_data(f"folder:{tmp_path}/way")) == 2, "the folder itself may be a link"
     (inside / "cat" / "c.png").symlink_to(secret)
     refused(f"folder:{inside}", "c.png' is a link out of the data folder")
     (inside / "cat" / "c.png").unlink()
@@ -99,17 +99,17 @@ def test_tars_that_lead_out_or_lie(tmp_path: Path) -> None:
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(info)
     with pytest.raises(UsageError, match="which is no plain file"):
-        in_tar(links)
+        images_in_tar(links)
     with pytest.raises(UsageError, match="twice: fetch it again"):
-        in_tar(tar(tmp_path / "double.tar", [good, good]))
+        images_in_tar(tar(tmp_path / "double.tar", [good, good]))
     with pytest.raises(UsageError, match="is compressed, .*: unpack it"):
-        in_tar(tar(tmp_path / "packed.tar", [good], "w:gz"))
+        images_in_tar(tar(tmp_path / "packed.tar", [good], "w:gz"))
     with pytest.raises(UsageError, match="holds no image"):
-        in_tar(tar(tmp_path / "bare.tar", [("words.txt", b"x")]))
+        images_in_tar(tar(tmp_path / "bare.tar", [("words.txt", b"x")]))
     words = tmp_path / "words.tar"
     words.write_bytes(b"<html>" * 1000)
     with pytest.raises(UsageError, match="not a readable tar file"):
-        in_tar(words)
+        images_in_tar(words)
 
 
 def test_a_tar_that_ends_early(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_tar_that_ends_early(tmp_path: Path) -> None:
 def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     tar(tmp_path / "ILSVRC2012_img_val.tar", [("a\x1b[2J\nb.JPEG", b"x")])
     with pytest.raises(UsageError) as caught:
-        load("imagenet[:1]", data_dir=tmp_path)
+        load_data("imagenet[:1]", data_dir=tmp_path)
     assert str(caught.value).isprintable()
 
 
@@ -145,12 +145,12 @@ def test_damaged_files_give_images_or_one_line(tmp_path: Path) -> None:
     target = tmp_path / "target"
 
     def use_tar() -> None:
-        source = from_place(target, "resize8x8")
-        source.read(source.present)
+        source = open_validation_images(target, "resize8x8")
+        source.read(source.available)
 
     def use_parquet() -> None:
-        source = from_parquet([target], "resize8x8")
-        source.read(source.present)
+        source = open_validation_parquet([target], "resize8x8")
+        source.read(source.available)
 
     def use_npz() -> None:
         source = npz_source(target)

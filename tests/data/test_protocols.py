@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import vitattack
 from tests.data.making import encoded, put, val
 from vitattack.core.errors import UsageError
-from vitattack.data import asked, load, takes_transform
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data import load_data, restrict_to_classes, takes_transform
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.imagenet.classes import Classes
 from vitattack.data.labels.imagenet import official_list, restricted_classes, robustbench_ids, synsets
 from vitattack.data.protocols import PROTOCOLS
@@ -45,6 +45,7 @@ def validation(root: Path, numbers: tuple[int, ...]) -> Path:
 def test_each_protocol_says_which_images_how_and_who_says_so() -> None:
     assert set(PROTOCOLS) == {"robustbench-imagenet-5k", "ares-1k", "bhojanapalli-1k"}
     assert [len(protocol.rows) for protocol in PROTOCOLS.values()] == [5000, 1000, 1000]
+    assert all(protocol.images == len(protocol.rows) for protocol in PROTOCOLS.values())
     robustbench = PROTOCOLS["robustbench-imagenet-5k"]
     assert robustbench.list_sha256.startswith("d4121626d07722a0") and robustbench.published_ids
     for name in ("ares-1k", "bhojanapalli-1k"):
@@ -64,14 +65,14 @@ def test_each_protocol_says_which_images_how_and_who_says_so() -> None:
 def test_the_transform_and_who_decided_it(tmp_path: Path, name: str, how: str, decided: str) -> None:
     first = PROTOCOLS[name].rows[0]
     validation(tmp_path, (first + 1,))
-    data = load(f"{name}[:1]", data_dir=tmp_path, model_transform="bicubic256crop224", px=384)
+    data = load_data(f"{name}[:1]", data_dir=tmp_path, model_transform="bicubic256crop224", px=384)
     assert data.text == f"{name}@{how}[:1]" and data.rows == (first,)
     assert (data.protocol["transform"], data.protocol["transform_from"]) == (how, decided)
-    again = load(data.text, data_dir=tmp_path)
+    again = load_data(data.text, data_dir=tmp_path)
     assert again.text == data.text and again.digest() == data.digest(), "the canonical text names the same set"
-    same = load(f"{name}[:1]", data_dir=tmp_path, transform=how, model_transform="bicubic256crop224", px=384)
+    same = load_data(f"{name}[:1]", data_dir=tmp_path, transform=how, model_transform="bicubic256crop224", px=384)
     assert same.text == data.text and same.protocol["deviations"] == data.protocol["deviations"]
-    given = load(f"{name}[:1]", data_dir=tmp_path, transform="resize8x8", px=384)
+    given = load_data(f"{name}[:1]", data_dir=tmp_path, transform="resize8x8", px=384)
     assert given.protocol["deviations"][-1] == "transform resize8x8 was asked for"
 
 
@@ -119,14 +120,14 @@ def test_every_result_says_what_was_evaluated() -> None:
 def test_a_1000_way_model_is_asked_among_the_classes_of_the_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitattack.data.catalogue.check_count", lambda found, wanted, where: None)
+    monkeypatch.setattr("vitattack.data.openers.check_count", lambda found, wanted, where: None)
     numbers = restricted_classes("r")
     for k in (0, 5, 199):
         put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
     model = Bright()
     shown = {"threads": 1, "data_dir": tmp_path}
     restricted = vitattack.evaluate(model, "fgsm", data="imagenet-r", **shown)
-    x, _ = load("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
+    x, _ = load_data("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
     logits = model(x)
     assert [r.clean for r in restricted.results[0].records] == logits[:, list(numbers)].argmax(1).tolist()
     protocol = restricted.json()["provenance"]["protocol"]
@@ -143,7 +144,7 @@ def test_a_1000_way_model_is_asked_among_the_classes_of_the_set(
 def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitattack.evaluation.transfer.study import transfer
 
-    monkeypatch.setattr("vitattack.data.catalogue.check_count", lambda found, wanted, where: None)
+    monkeypatch.setattr("vitattack.data.openers.check_count", lambda found, wanted, where: None)
     numbers = restricted_classes("r")
     for k in (0, 5, 199):
         put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
@@ -151,7 +152,7 @@ def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest
     matrix = transfer(
         [wrap(model, torch.rand(1, 3, 8, 8))], attack="fgsm", data="imagenet-r", data_dir=tmp_path, threads=1
     )
-    x, _ = load("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
+    x, _ = load_data("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
     answered = model(x)[:, list(numbers)].argmax(1).tolist()
     assert [record.clean for record in matrix.cells[0].result.records] == answered
     assert matrix.provenance["protocol"]["classes"] == "imagenet-r"
@@ -161,17 +162,17 @@ def test_the_restriction_is_part_of_what_is_digested_and_leaves_other_models_alo
     x = torch.rand(2, 3, 8, 8)
     victim = wrap(Bright(), x)
     one, two = Classes("one", ((0,), (1,))), Classes("two", ((0,), (2,)))
-    assert digest(asked(victim, one)) != digest(asked(victim, two)) != digest(victim)
-    assert asked(victim, None) is victim
+    assert digest(restrict_to_classes(victim, one)) != digest(restrict_to_classes(victim, two)) != digest(victim)
+    assert restrict_to_classes(victim, None) is victim
     small = wrap(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), x)
-    assert asked(small, one) is small
-    assert torch.equal(asked(victim, two)(x), victim(x)[:, [0, 2]])
+    assert restrict_to_classes(small, one) is small
+    assert torch.equal(restrict_to_classes(victim, two)(x), victim(x)[:, [0, 2]])
 
 
 def test_calibration_images_are_others_of_the_same_set(tmp_path: Path) -> None:
     ids = robustbench_ids()[:6]
     validation(tmp_path, ids)
-    data = load("robustbench-imagenet-5k[:4]", data_dir=tmp_path, model_transform="resize8x8")
+    data = load_data("robustbench-imagenet-5k[:4]", data_dir=tmp_path, model_transform="resize8x8")
     assert {row + 1 for row in data.spare(10)} == set(ids[4:]) and data.set_name == "imagenet"
 
 
@@ -189,7 +190,7 @@ def test_data_list_and_info_name_everything(tmp_path: Path) -> None:
 
     run = CliRunner().invoke
     rows = json.loads(run(cli, ["data", "list", "--json"]).output)
-    assert {row["name"] for row in rows} == {*CATALOGUE, *PROTOCOLS}
+    assert {row["name"] for row in rows} == {*DATA_SETS, *PROTOCOLS}
     for row in rows:
         done = run(cli, ["data", "info", row["name"], "--json"])
         assert done.exit_code == 0, done.output

@@ -310,16 +310,16 @@ def test_a_clean_accuracy_that_does_not_fit_the_entry_is_doubted(monkeypatch: py
 
 
 def test_calibration_images_are_never_the_evaluated_ones(toy_images: Images) -> None:
-    from vitattack.data import load
+    from vitattack.data import load_data
     from vitattack.evaluation.prepare import calibration_images
 
-    demo = load("cifar10-demo[:10]")
+    demo = load_data("cifar10-demo[:10]")
     assert calibration_images(None, demo, None).text == "cifar10-calib"
-    calib = load("cifar10-calib[:40]")
+    calib = load_data("cifar10-calib[:40]")
     spare = calibration_images(None, calib, None)
     assert len(spare) == 88 and not set(spare.rows) & set(calib.rows)
     with pytest.raises(UsageError, match="give --calibration"):
-        calibration_images(None, load("cifar10-calib"), None)
+        calibration_images(None, load_data("cifar10-calib"), None)
 
 
 def test_what_does_not_apply_is_refused(toy_images: Images, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo import load as zoo
@@ -63,7 +63,7 @@ class Reference(FABAttack_PT):
 
 def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
     """The first clean-correct ones."""
-    data = load("cifar10-demo")
+    data = load_data("cifar10-demo")
     x, y = data.read(data.rows[:among])
     x = x.to(victim.mean.dtype)
     with frozen(victim), torch.no_grad():

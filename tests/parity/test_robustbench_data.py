@@ -14,7 +14,7 @@ import torch
 import torchvision.transforms as tv
 from PIL import Image
 
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.data.labels.imagenet import official_list, robustbench_ids, synsets
 
 
@@ -49,7 +49,7 @@ def test_the_same_images_labels_and_order(tmp_path: Path, monkeypatch: pytest.Mo
         Image.fromarray(small).resize((40, 33)).save(tmp_path / "val" / name, "JPEG")
     bicubic = tv.Compose([tv.Resize(32, tv.InterpolationMode.BICUBIC), tv.CenterCrop(28), tv.ToTensor()])
     theirs = reader(str(tmp_path / "val"), bicubic)
-    ours = load("robustbench-imagenet-5k", data_dir=tmp_path, model_transform="bicubic32crop28")
+    ours = load_data("robustbench-imagenet-5k", data_dir=tmp_path, model_transform="bicubic32crop28")
     assert len(theirs) == len(ours) == 5000 and ours.protocol["deviations"] == []
     chosen = list(range(0, 5000, 7))
     x, y = ours.read([ours.rows[k] for k in chosen])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.steps import Steepest
 from vitattack.core.rng import SampleRng
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.models.victim import Victim
 from vitattack.models.zoo import load as zoo
 from vitattack.threats.lp import LpBall
@@ -30,7 +30,7 @@ class TheirStart:
 
 @pytest.fixture(scope="module")
 def images() -> tuple[Tensor, Tensor]:
-    data = load("cifar10-demo")
+    data = load_data("cifar10-demo")
     x, y = data.read(data.rows[:N])
     return x.double(), y
 

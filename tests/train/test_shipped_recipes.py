@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.train.small_runs import run
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.models.architectures.build import build
 from vitattack.models.zoo.entries import entries
 from vitattack.train.optim.optimisers import Lion
@@ -31,8 +31,8 @@ def test_every_part_of_a_recipe_is_known(name: str) -> None:
     assert len(found.hooks) == len(recipe.hooks) and recipe.summary and recipe.cost
     assert recipe.init is None or recipe.init.startswith("timm:") or recipe.init in entries()
     head = recipe.data.partition(":")[0]
-    assert head in CATALOGUE or head == "folder"
-    assert recipe.synthetic is None or recipe.synthetic in CATALOGUE or recipe.synthetic.startswith("npz:")
+    assert head in DATA_SETS or head == "folder"
+    assert recipe.synthetic is None or recipe.synthetic in DATA_SETS or recipe.synthetic.startswith("npz:")
     assert (recipe.synthetic is None) == (recipe.share == 0)
     with torch.device("meta"):
         build(recipe.arch, {"num_classes": 10, **recipe.arch_kwargs})

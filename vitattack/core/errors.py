@@ -16,3 +16,8 @@ class WrongThreat(UsageError):
 def first_line(error: BaseException) -> str:
     """The first line of another library's error message; empty if it has none."""
     return next(iter(str(error).splitlines()), "")
+
+
+def text_failure(error: OSError | UnicodeDecodeError) -> str:
+    """The reason why a text file could not be read."""
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror or type(error).__name__

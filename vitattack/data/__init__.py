@@ -1,20 +1,29 @@
-"""Images in [0,1] with their labels, by name: `load("cifar10[:1000]")`."""
+"""Data sets by name: images in [0,1] with labels, as in `load_data("cifar10[:1000]")`."""
 
 from __future__ import annotations
 
-import importlib
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitattack.data.dataset import DataSet, from_tensors, load, takes_transform
-    from vitattack.data.imagenet.classes import asked
+    from vitattack.data.dataset import DataSet, from_tensors, load_data
+    from vitattack.data.imagenet.restricted_victim import restrict_to_classes
+    from vitattack.data.request import check_data, takes_transform
 
-__all__ = ["DataSet", "asked", "from_tensors", "load", "takes_transform"]
+__all__ = ["DataSet", "check_data", "from_tensors", "load_data", "restrict_to_classes", "takes_transform"]
+
+# Imported on first use, so that data texts can be read without torch.
+_MODULES = {
+    "DataSet": "vitattack.data.dataset",
+    "check_data": "vitattack.data.request",
+    "from_tensors": "vitattack.data.dataset",
+    "load_data": "vitattack.data.dataset",
+    "restrict_to_classes": "vitattack.data.imagenet.restricted_victim",
+    "takes_transform": "vitattack.data.request",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imported on first use: which rows a text means is known without torch."""
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module 'vitattack.data' has no attribute '{name}'")
-    module = "vitattack.data.imagenet.classes" if name == "asked" else "vitattack.data.dataset"
-    return getattr(importlib.import_module(module), name)
+    return resolve_name(f"{_MODULES[name]}:{name}")

@@ -1,4 +1,4 @@
-"""A data set by its text, such as `cifar10[random:500:1]`: which rows, in which order, with which digest."""
+"""Data sets ready to read: chosen rows of a source, in order, with a canonical text and a digest."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 
 from torch import Tensor
 
-from vitattack.core.errors import UsageError
-from vitattack.core.registry import did_you_mean
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.core.errors import UsageError, text_failure
+from vitattack.data.catalogue import DATA_SETS
+from vitattack.data.entry import DataEntry, OpenedSet, Source
 from vitattack.data.formats.arrays import npz_source
-from vitattack.data.formats.row_sources import Source, TensorSource, class_folders
-from vitattack.data.imagenet.classes import Classes, subset
+from vitattack.data.formats.row_sources import TensorSource, class_folders
+from vitattack.data.imagenet.classes import Classes, single_classes
 from vitattack.data.imagenet.validation import ValidationSource
-from vitattack.data.kinds import Entry, Opened, ValidationSet
+from vitattack.data.imagenet.validation_set import ValidationSet
 from vitattack.data.labels.imagenet import classes_from_synsets
-from vitattack.data.protocols import PROTOCOLS
-from vitattack.data.rows import digest_of, select, split
+from vitattack.data.protocols import PROTOCOLS, EvaluationProtocol
+from vitattack.data.request import CLASS_FILE, FOLDER, NPZ, DataRequest, as_path, check_folder, read_request
+from vitattack.data.rows import digest_rows, select_rows
 from vitattack.data.transform import Preprocessing
 from vitattack.text.image_transform import parse_transform
 
-CLASS_FILE = "imagenet-classes"
+LONGEST_CLASS_LIST = 100_000
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class DataSet:
     source: Source
     rows: tuple[int, ...]
     classes: Classes | None = None
-    protocol: Mapping[str, Any] = field(default_factory=dict)  # what was evaluated, for the result
-    pool: Sequence[int] | None = None  # the rows there are, where not all of the source
+    protocol: Mapping[str, Any] = field(default_factory=dict)  # what is evaluated, for the result
+    pool: Sequence[int] | None = None  # the rows to choose from, where not all of the source
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -51,13 +52,15 @@ class DataSet:
         return str(self.protocol.get("data") or self.text.partition("[")[0])
 
     def digest(self) -> str:
+        """A hash of the content of the chosen rows."""
         return self.source.digest(self.rows)
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images in [0,1] and labels of some rows, in that order."""
         return self.source.read(rows)
 
     def spare(self, count: int) -> tuple[int, ...]:
-        """The first rows that are there and not among those of the set."""
+        """The first available rows that are not among the chosen ones."""
         used = set(self.rows)
         rows = self.pool if self.pool is not None else range(len(self.source))
         return tuple(row for row in rows if row not in used)[:count]
@@ -68,7 +71,7 @@ class DataSet:
             yield self.rows[at : at + batch_size]
 
 
-def load(
+def load_data(
     text: str,
     *,
     limit: int | None = None,
@@ -77,66 +80,54 @@ def load(
     model_transform: str = "none",
     px: int | None = None,
 ) -> DataSet:
-    """`cifar10[:1000]`, `cifar10[random:500:1]`, `cifar10-c/fog/3`, `robustbench-imagenet-5k`, `folder:PATH`, `npz:PATH`.
+    """Open `cifar10[:1000]`, `cifar10-c/fog/3`, `robustbench-imagenet-5k`, `folder:PATH`, `npz:PATH` and the like.
 
-    `transform` is asked for; `model_transform` and `px` are what the model was made with, used where nobody asks.
+    `transform` is the caller's; `model_transform` and `px`, those of the model, apply where nobody names one.
     """
-    if data_dir is not None and not data_dir.is_dir():
-        raise UsageError(f"data folder '{data_dir}' does not exist: give --data-dir a folder with the hub's layout")
-    name, asked = split(text)
-    if limit is not None:
-        if asked is not None:
-            raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and a limit")
-        asked = f":{limit}"
-    wish = Preprocessing(transform, model_transform, px)
-    parse_transform(transform or "none")  # a mistake in it is worth a word whatever the data
-    found = _resolve(name, data_dir, wish)
-    base = found.opened.rows if found.opened.rows is not None else range(len(found.opened.source))
-    at, selection = select(asked, len(base), text)
-    rows = tuple(base[position] for position in at)
-    source, pool = found.opened.source, None
+    check_folder(data_dir)
+    request = read_request(text, limit)
+    parse_transform(transform or "none")  # a mistake in it is refused whatever the data
+    resolved = _resolve(request, data_dir, Preprocessing(transform, model_transform, px))
+    source = resolved.opened.source
+    base = resolved.opened.rows if resolved.opened.rows is not None else range(len(source))
+    positions, selection = select_rows(request.rows, len(base), text)
+    rows = tuple(base[position] for position in positions)
+    pool = None
     if isinstance(source, ValidationSource):
-        source.need(rows)
-        pool = sorted(set(source.present) & set(base))
-    full = f"{found.text}[{selection}]" if selection else found.text
-    return DataSet(full, source, rows, found.opened.classes, found.record(rows, len(base), selection), pool)
+        source.require(rows)
+        pool = sorted(set(source.available) & set(base))
+    full = f"{resolved.text}[{selection}]" if selection else resolved.text
+    return DataSet(full, source, rows, resolved.opened.classes, resolved.record(rows, len(base), selection), pool)
 
 
 def from_tensors(x: Tensor, y: Tensor) -> DataSet:
+    """Images and labels in memory as a data set, named by their content."""
     source = TensorSource(x, y)
     text = f"tensors:{source.digest(range(len(x)))[:16]}"
     return DataSet(text, source, tuple(range(len(x))), protocol={"name": None, "data": text, "n": len(x)})
 
 
-def takes_transform(text: str) -> bool:
-    """Whether the pixels of a data set depend on a transform: encoded images of any size do, arrays do not."""
-    name = split(text)[0].partition("@")[0]
-    head = name.partition("/")[0]
-    if head in CATALOGUE:
-        return CATALOGUE[head].takes_transform
-    return name in PROTOCOLS or name.partition(":")[0] in ("folder", CLASS_FILE)
-
-
 @dataclass(frozen=True)
 class _Resolved:
-    """A name opened, before rows are chosen."""
+    """An opened set before rows are chosen, with its canonical text and the transform it was opened with."""
 
     text: str
-    data: str
-    opened: Opened
+    data: str  # the text without transform
+    opened: OpenedSet
     transform: str
-    decided: str
+    decided: str  # who named the transform
     protocol: str | None = None
     usual: str | None = None  # the transform of the protocol for this model
 
     def record(self, rows: tuple[int, ...], total: int, selection: str) -> dict[str, Any]:
+        """The entries of a result that say what was evaluated."""
         classes = self.opened.classes
         content: dict[str, Any] = {
             "name": self.protocol,
             "data": self.data,
             "selection": selection or "all",
             "n": len(rows),
-            "rows_sha256": digest_of(rows),
+            "rows_sha256": digest_rows(rows),
             "transform": self.transform,
             "transform_from": self.decided,
             "classes": classes.name if classes else None,
@@ -144,84 +135,77 @@ class _Resolved:
         }
         if self.protocol is None:
             return content
-        known = PROTOCOLS[self.protocol]
-        deviations = [] if known.published_ids else ["the images are a draw: those of the paper are not public"]
+        protocol = PROTOCOLS[self.protocol]
+        deviations = [] if protocol.published_ids else ["the images are a draw: those of the paper are not public"]
         if len(rows) < total:
             deviations.append(f"{len(rows)} of {total} images")
         if self.transform != self.usual:
             deviations.append(f"transform {self.transform} was asked for")
-        return {**content, **known.record(), "deviations": deviations}
+        return {**content, **protocol.record(), "deviations": deviations}
 
 
-def _resolve(name: str, data_dir: Path | None, wish: Preprocessing) -> _Resolved:
-    kind, colon, path = name.partition(":")
-    if colon and kind == "folder":
-        return _folder(path, wish)
-    if colon and kind == "npz":
-        return _Resolved(name, name, Opened(npz_source(_path(path))), "none", "data")
-    if colon and kind == CLASS_FILE:
-        return _user_classes(path, data_dir, wish)
-    plain, at, written = name.partition("@")
-    head, _, part = plain.partition("/")
-    if plain in PROTOCOLS:
-        protocol = PROTOCOLS[plain]
-        entry, own = CATALOGUE[protocol.data], protocol.transform
-        how, decided = _settle(wish, written if at else None, own)
-        opened = entry.open(data_dir, "", how)
-        opened = Opened(opened.source, opened.classes, protocol.rows)
-        return _Resolved(f"{plain}@{how}", protocol.data, opened, how, decided, plain, _usual(wish, own))
-    if head not in CATALOGUE:
-        known = [*CATALOGUE, *PROTOCOLS, "folder:PATH", "npz:PATH", f"{CLASS_FILE}:FILE"]
-        raise UsageError(did_you_mean("data set", plain, known))
-    entry = CATALOGUE[head]
-    canonical = f"{head}/{part}" if part and part != entry.default else head
+def _resolve(request: DataRequest, data_dir: Path | None, wanted: Preprocessing) -> _Resolved:
+    if request.kind == FOLDER:
+        transform, decided = _settle(wanted, request.transform, None)
+        opened = OpenedSet(class_folders(as_path(request.name), transform))
+        return _Resolved(f"folder:{request.name}@{transform}", f"folder:{request.name}", opened, transform, decided)
+    if request.kind == NPZ:
+        text = f"npz:{request.name}"
+        return _Resolved(text, text, OpenedSet(npz_source(as_path(request.name))), "none", "data")
+    if request.kind == CLASS_FILE:
+        return _class_file(request.name, data_dir, wanted)
+    if request.protocol is not None:
+        return _protocol(request, request.protocol, data_dir, wanted)
+    entry = DATA_SETS[request.name]
+    name = f"{request.name}/{request.part}" if request.part not in ("", entry.default_part) else request.name
     if not entry.takes_transform:
-        if at:
-            raise UsageError(f"'{head}' is used as it is: drop the transform @{written[:40]}")
-        return _Resolved(canonical, canonical, entry.open(data_dir, part), "none", "data")
-    how, decided = _settle(wish, written if at else None, entry.transform)
-    return _Resolved(f"{canonical}@{how}", canonical, entry.open(data_dir, part, how), how, decided)
+        if request.transform is not None:
+            raise UsageError(f"'{request.name}' is used as it is: drop the transform @{request.transform[:40]}")
+        return _Resolved(name, name, entry.open(data_dir, request.part), "none", "data")
+    return _open(entry, name, request, data_dir, wanted)
 
 
-def _settle(wish: Preprocessing, written: str | None, own: str | None) -> tuple[str, str]:
-    how, decided = wish.settle(written, own)
-    parse_transform(how)
-    return how, decided
+def _open(entry: DataEntry, name: str, request: DataRequest, data_dir: Path | None, wanted: Preprocessing) -> _Resolved:
+    transform, decided = _settle(wanted, request.transform, entry.transform)
+    opened = entry.open(data_dir, request.part, transform)
+    return _Resolved(f"{name}@{transform}", name, opened, transform, decided)
 
 
-def _usual(wish: Preprocessing, own: str | None) -> str | None:
-    """What would be done if nobody asked for a transform, where that is known."""
-    if own is not None and "{px}" in own and wish.px is None:
-        return None
-    return replace(wish, given=None).settle(None, own)[0]
+def _protocol(
+    request: DataRequest, protocol: EvaluationProtocol, data_dir: Path | None, wanted: Preprocessing
+) -> _Resolved:
+    transform, decided = _settle(wanted, request.transform, protocol.transform)
+    opened = replace(DATA_SETS[protocol.data].open(data_dir, "", transform), rows=protocol.rows)
+    usual = _usual(wanted, protocol.transform)
+    text = f"{request.name}@{transform}"
+    return _Resolved(text, protocol.data, opened, transform, decided, request.name, usual)
 
 
-def _folder(path: str, wish: Preprocessing) -> _Resolved:
-    written = None
-    if not _path(path).exists() and "@" in path:  # the canonical text of a set, read back
-        path, _, written = path.rpartition("@")
-    how, decided = _settle(wish, written, None)
-    return _Resolved(f"folder:{path}@{how}", f"folder:{path}", Opened(class_folders(_path(path), how)), how, decided)
-
-
-def _user_classes(path: str, data_dir: Path | None, wish: Preprocessing) -> _Resolved:
-    file = _path(path)
+def _class_file(path: str, data_dir: Path | None, wanted: Preprocessing) -> _Resolved:
+    """ImageNet validation restricted to the classes listed in a file."""
+    file = as_path(path)
     try:
-        content = file.read_bytes()[:100_000].decode()
+        content = file.read_bytes()[:LONGEST_CLASS_LIST].decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"cannot read classes from '{path}' ({reason}): give a text file of synsets") from error
+        raise UsageError(
+            f"cannot read classes from '{path}' ({text_failure(error)}): give a text file of synsets"
+        ) from error
     numbers = classes_from_synsets(content, f"'{path}'")
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-    entry: Entry = ValidationSet(f"the {len(numbers)} classes of {file.name}", subset(f"classes:{digest}", numbers))
-    how, decided = _settle(wish, None, None)
+    classes = single_classes(f"classes:{digest}", numbers)
     text = f"{CLASS_FILE}:{digest}:{len(numbers)}"
-    return _Resolved(f"{text}@{how}", text, entry.open(data_dir, "", how), how, decided)
+    entry = ValidationSet(f"the {len(numbers)} classes of {file.name}", classes)
+    return _open(entry, text, DataRequest(text, CLASS_FILE, path), data_dir, wanted)
 
 
-def _path(text: str) -> Path:
-    try:
-        Path(text).exists()
-    except OSError as error:  # a name too long, say
-        raise UsageError(f"'{text[:40]}...' is no path here ({error.strerror}): check it") from error
-    return Path(text)
+def _settle(wanted: Preprocessing, written: str | None, own: str | None) -> tuple[str, str]:
+    transform, decided = wanted.settle(written, own)
+    parse_transform(transform)
+    return transform, decided
+
+
+def _usual(wanted: Preprocessing, own: str | None) -> str | None:
+    """The transform that applies if nobody asks for one, where that is known."""
+    if own is not None and "{px}" in own and wanted.px is None:
+        return None
+    return replace(wanted, given=None).settle(None, own)[0]

@@ -1,4 +1,4 @@
-"""Evaluation protocols by name: which images of which set, through which transform, and who says so."""
+"""Evaluation protocols by name: the images of a data set, their transform, and the publication that defines them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from functools import cached_property
 from typing import Any
 
 from vitattack.data.labels.imagenet import VALIDATION_IMAGES, official_list, robustbench_ids
-from vitattack.data.rows import draw
+from vitattack.data.rows import draw_rows
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """`transform` None means the model's own; {px} in it is the model's input size."""
+class EvaluationProtocol:
+    """Images and preprocessing as published.
+
+    `transform` None means the model's own; {px} in it is the model's input size.
+    """
 
     summary: str
     data: str
-    chosen: Callable[[], tuple[int, ...]] = field(repr=False)
+    images: int
+    choose: Callable[[], tuple[int, ...]] = field(repr=False)
     selection: str
     published_ids: bool
     transform: str | None
@@ -27,15 +31,16 @@ class Protocol:
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        return self.chosen()
+        """The rows of the data set, in the order of the published list."""
+        return self.choose()
 
     @cached_property
     def list_sha256(self) -> str:
-        """Of the images in the notation of the published lists."""
+        """The hash of the images in the notation of the published lists."""
         return hashlib.sha256(official_list(tuple(row + 1 for row in self.rows)).encode()).hexdigest()
 
     def record(self) -> dict[str, Any]:
-        """What a result says of the protocol, whatever was then evaluated of it."""
+        """The entries of a result that describe the protocol, whatever part of it was evaluated."""
         return {
             "image_list": self.selection,
             "image_list_sha256": self.list_sha256,
@@ -46,15 +51,16 @@ class Protocol:
         }
 
 
-def _drawn() -> tuple[int, ...]:
-    return draw(1000, 0, VALIDATION_IMAGES)
+def _random_1000() -> tuple[int, ...]:
+    return draw_rows(1000, 0, VALIDATION_IMAGES)
 
 
-OURS = "random:1000:0 of the validation set: the list of the paper is not public"
+OUR_DRAW = "random:1000:0 of the validation set: the list of the paper is not public"
 PROTOCOLS = {
-    "robustbench-imagenet-5k": Protocol(
+    "robustbench-imagenet-5k": EvaluationProtocol(
         "RobustBench's 5,000 ImageNet validation images, each model with its own preprocessing",
         "imagenet",
+        5000,
         lambda: tuple(number - 1 for number in robustbench_ids()),
         "RobustBench's list, in its order",
         True,
@@ -62,21 +68,23 @@ PROTOCOLS = {
         "linf:4/255",
         "RobustBench 1.1.1, helper_files/imagenet_test_image_ids.txt (MIT); Croce et al. 2021",
     ),
-    "ares-1k": Protocol(
+    "ares-1k": EvaluationProtocol(
         "1,000 random ImageNet validation images, bilinear 256 to 224",
         "imagenet",
-        _drawn,
-        OURS,
+        1000,
+        _random_1000,
+        OUR_DRAW,
         False,
         "bilinear256crop224",
         "linf:4/255",
         "Liu et al. 2023; preprocessing as run_attack.py of ARES 2.0 has it (crop 0.875, bilinear)",
     ),
-    "bhojanapalli-1k": Protocol(
+    "bhojanapalli-1k": EvaluationProtocol(
         "1,000 ImageNet validation images, resized to the model's input without crop, one grey level",
         "imagenet",
-        _drawn,
-        OURS,
+        1000,
+        _random_1000,
+        OUR_DRAW,
         False,
         "resize{px}x{px}",
         "linf:1/255",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
-from vitattack.data import DataSet, asked
+from vitattack.data import DataSet, restrict_to_classes
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import RowStatistics
 from vitattack.evaluation.crafting import read_batch
@@ -146,7 +146,7 @@ def diagnose(
         if isinstance(model, str):
             victim = zoo.load(model, place, options).victim
             samples = open_images(data, limit, folder, preprocessing(transform, victim))
-            victim = asked(victim, samples.classes)
+            victim = restrict_to_classes(victim, samples.classes)
         else:
             check_floats(model)
             samples = open_images(data, limit, folder, preprocessing(transform))

@@ -81,7 +81,7 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
             raise UsageError(f"the model is on {home}: call .to('{device}') first, or drop the device")
         first, _ = images.read(images.rows[:1])
         loaded = zoo.Loaded(wrap(model, first.to(home)).to(home), None, {"source": "module"})
-    victim = data_sets.asked(loaded.victim, images.classes)
+    victim = data_sets.restrict_to_classes(loaded.victim, images.classes)
     if images.num_classes is not None and images.num_classes != victim.num_classes:
         raise UsageError(
             f"'{victim.name}' has {victim.num_classes} classes, '{images.text}' has {images.num_classes}: "
@@ -108,7 +108,7 @@ def open_images(
 ) -> DataSet:
     """Images by text, as tensors or as they are; without a given transform the data set's own decides, then the model's."""
     if isinstance(data, str):
-        return data_sets.load(
+        return data_sets.load_data(
             data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
         )
     images = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)

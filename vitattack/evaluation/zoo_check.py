@@ -10,8 +10,8 @@ import torch
 
 from vitattack.core import files
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
-from vitattack.data import asked
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data import restrict_to_classes
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.evaluation.crafting import read_batch
 from vitattack.evaluation.prepare import open_images, preprocessing, reported_clean
 from vitattack.models.victim import frozen
@@ -87,15 +87,15 @@ def _at_hand(entry: Entry, data_dir: Path | None) -> str | None:
     """A text for images of the entry's data set that need not be fetched."""
     if entry.dataset in AT_HAND:
         return AT_HAND[entry.dataset]
-    known = CATALOGUE.get(entry.dataset)
-    return entry.dataset if known is not None and known.here(data_dir) else None
+    known = entry.dataset in DATA_SETS and DATA_SETS[entry.dataset].is_at_hand(data_dir)
+    return entry.dataset if known else None
 
 
 def _clean(
     loaded: zoo.Loaded, text: str, data_dir: Path | None, batch_size: int, place: torch.device
 ) -> stats.Accuracy:
     samples = open_images(text, None, data_dir, preprocessing(None, loaded.victim))
-    victim = asked(loaded.victim, samples.classes)
+    victim = restrict_to_classes(loaded.victim, samples.classes)
     correct = 0
     with frozen(victim), torch.no_grad():
         for start in range(0, len(samples.rows), batch_size):

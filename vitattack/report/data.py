@@ -1,87 +1,80 @@
-"""What there is to evaluate on, and one data set or protocol described, from its files where they are at hand."""
+"""Tables of the data sets and protocols, and of one of them, with the facts of its files where they are at hand."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitattack.core.errors import UsageError
 from vitattack.core.table import Table
-from vitattack.data import DataSet, load
-from vitattack.data.catalogue import CATALOGUE
-from vitattack.data.formats.row_sources import ImageSource
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.protocols import PROTOCOLS
-from vitattack.data.rows import split
+from vitattack.data.request import DataRequest, check_folder, read_request
+
+if TYPE_CHECKING:
+    from vitattack.data.dataset import DataSet
 
 KEYS = ("name", "images", "classes", "where", "what it is")
 READ_AT_MOST = 20_000
+SIZES_SHOWN = 5
 
 
-def listing(data_dir: Path | None) -> tuple[Table, list[dict[str, str]]]:
+def data_table(data_dir: Path | None) -> tuple[Table, list[dict[str, str]]]:
     """Every data set and protocol with its size and where it would come from."""
-    rows = [
-        (name, f"{entry.rows}", f"{entry.num_classes}", entry.where(data_dir), entry.summary)
-        for name, entry in CATALOGUE.items()
-    ]
+    rows = []
+    for name in DATA_SETS.in_order:
+        entry = DATA_SETS[name]
+        rows.append((name, f"{entry.rows}", f"{entry.num_classes}", entry.location(data_dir), entry.summary))
     for name, protocol in PROTOCOLS.items():
-        entry = CATALOGUE[protocol.data]
-        rows.append((name, f"{len(protocol.rows)}", f"{entry.num_classes}", "protocol", protocol.summary))
+        classes = DATA_SETS[protocol.data].num_classes
+        rows.append((name, f"{protocol.images}", f"{classes}", "protocol", protocol.summary))
     return Table("data sets", KEYS, rows, left=5), [dict(zip(KEYS, row, strict=True)) for row in rows]
 
 
-def describe(text: str, data_dir: Path | None, transform: str | None = None) -> tuple[Table, dict[str, Any]]:
+def data_description(text: str, data_dir: Path | None, transform: str | None = None) -> tuple[Table, dict[str, Any]]:
     """What is known of a set; with its files also digest, sizes and class balance: every image is read once."""
-    content = _known(text, data_dir)
-    if content and not _here(text, data_dir):
+    check_folder(data_dir)
+    request = read_request(text)
+    content = _facts(request, data_dir)
+    if request.entry is not None and not request.entry.is_at_hand(data_dir, request.part):
         return _table(text, content, {"files": "not here"}), {**content, "opened": False}
+    from vitattack.data.dataset import load_data
+
     wanted = transform or ("none" if text.partition("[")[0] in PROTOCOLS else None)
-    data = load(text, data_dir=data_dir, transform=wanted)
+    data = load_data(text, data_dir=data_dir, transform=wanted)
     if len(data) > READ_AT_MOST:
         if not content:
             raise UsageError(
                 f"'{text}' has {len(data):,} images, many to read for a description: narrow it, as in [:1000]"
             )
         return _table(text, content, {"files": f"here, not read; {text}[:1000] would be"}), {**content, "opened": False}
-    read = _read(data)
-    content = {**content, **read, "opened": True}
-    labels = list(read["per_class"].values())
+    measured = _read_images(data)
+    content = {**content, **measured, "opened": True}
+    counts, sizes = list(measured["per_class"].values()), list(measured["image_sizes"])
     shown = {
-        "image_sizes": ", ".join(list(read["image_sizes"])[:5]) + (", ..." if len(read["image_sizes"]) > 5 else ""),
-        "per_class": f"{min(labels)} to {max(labels)}, {len(labels)} classes present",
+        "image_sizes": ", ".join(sizes[:SIZES_SHOWN]) + (", ..." if len(sizes) > SIZES_SHOWN else ""),
+        "per_class": f"{min(counts)} to {max(counts)}, {len(counts)} classes present",
     }
     return _table(text, content, shown), content
 
 
-def _known(text: str, data_dir: Path | None) -> dict[str, Any]:
-    name = split(text)[0].partition("@")[0]
-    head = name.partition("/")[0]
-    if name in PROTOCOLS:
-        protocol = PROTOCOLS[name]
-        entry = CATALOGUE[protocol.data]
-        known = {
-            "what": protocol.summary,
-            "images": len(protocol.rows),
-            "set": protocol.data,
-            "protocol": protocol.record(),
-        }
-        return {"data": text, **known, "where": entry.where(data_dir), "origin": entry.origin}
-    if head in CATALOGUE:
-        entry = CATALOGUE[head]
-        known = {"what": entry.summary, "images": entry.rows, "classes": entry.num_classes}
-        return {"data": text, **known, "where": entry.where(data_dir), "origin": entry.origin}
-    return {}
+def _facts(request: DataRequest, data_dir: Path | None) -> dict[str, Any]:
+    """What the catalogue says; nothing for a path."""
+    entry, protocol = request.entry, request.protocol
+    if entry is None:
+        return {}
+    place = {"where": entry.location(data_dir), "origin": entry.origin}
+    if protocol is None:
+        facts = {"what": entry.summary, "images": entry.rows, "classes": entry.num_classes}
+        return {"data": request.text, **facts, **place}
+    facts = {"what": protocol.summary, "images": protocol.images, "set": protocol.data}
+    return {"data": request.text, **facts, "protocol": protocol.record(), **place}
 
 
-def _here(text: str, data_dir: Path | None) -> bool:
-    name = split(text)[0].partition("@")[0]
-    if name in PROTOCOLS:
-        return CATALOGUE[PROTOCOLS[name].data].here(data_dir)
-    head, _, part = name.partition("/")
-    return CATALOGUE[head].here(data_dir, part)
+def _read_images(data: DataSet) -> dict[str, Any]:
+    from vitattack.data.formats.row_sources import ImageSource
 
-
-def _read(data: DataSet) -> dict[str, Any]:
     labels: Counter[int] = Counter()
     sizes: Counter[str] = Counter()
     step = 1 if isinstance(data.source, ImageSource) else 256  # image files may differ in size

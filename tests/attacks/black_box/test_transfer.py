@@ -14,7 +14,8 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.black_box.transfer import carried, resized, source_digest, source_model
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.data.imagenet.classes import asked, subset
+from vitattack.data.imagenet.classes import single_classes
+from vitattack.data.imagenet.restricted_victim import restrict_to_classes
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.models.passes import counting
 from vitattack.models.victim import Victim
@@ -101,14 +102,16 @@ def test_the_source_is_asked_among_the_classes_of_the_victim(monkeypatch: pytest
     def full(name: str, seed: int) -> Victim:
         return Victim(Thousand(seed), name=name, num_classes=1000, input_size=8)
 
-    source, classes = full("source", 0), subset("four", (3, 50, 700, 999))
+    source, classes = full("source", 0), single_classes("four", (3, 50, 700, 999))
     monkeypatch.setattr("vitattack.attacks.black_box.transfer.source_model", lambda text, device: source)
     x = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(5))
-    victim = asked(full("victim", 1), classes)
+    victim = restrict_to_classes(full("victim", 1), classes)
     y = victim(x).argmax(1)
     nothing = lambda: (x[:0], y[:0])  # noqa: E731
     crafted = attack_text.build(TEXT, LINF).prepare(victim, nothing, rng=rng(1))(victim, x, y, rng=rng(8))
-    expected = attack_text.build("pgd(steps=3, stop=never)", LINF)(asked(source, classes), x, y, rng=rng(8))
+    expected = attack_text.build("pgd(steps=3, stop=never)", LINF)(
+        restrict_to_classes(source, classes), x, y, rng=rng(8)
+    )
     assert torch.equal(crafted.x_adv, expected.x_adv) and crafted.evidence["source_backwards"].tolist() == [3] * 8
     with pytest.raises(UsageError, match="has 1000 classes, the victim has 10"):
         attack_text.build(TEXT, LINF).prepare(tiny_vit(), nothing, rng=rng(1))

@@ -10,7 +10,7 @@ from vitattack.attacks.catalogue import ATTACKS
 from vitattack.bench.plan import facts, record
 from vitattack.bench.plan.outline import outline
 from vitattack.core.errors import UsageError, WrongThreat
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.threats.base import parse_threat
 
 CONTENT = json.loads(facts.FILE.read_text())
@@ -27,7 +27,7 @@ def test_attacks_and_their_options_are_as_recorded() -> None:
 
 def test_data_sets_are_as_recorded() -> None:
     assert CONTENT["data"] == record.data_sets(), AGAIN
-    assert all(facts.data_sets()[name].rows == CATALOGUE[name].rows for name in CATALOGUE)
+    assert all(facts.data_sets()[name].rows == DATA_SETS[name].rows for name in DATA_SETS)
 
 
 @pytest.mark.parametrize("name", [name for name in facts.attacks() if name != "torchattacks"])

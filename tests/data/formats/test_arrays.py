@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 import torch
 
 from vitattack.core.errors import UsageError
-from vitattack.data import load
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data import load_data
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.formats import arrays
 from vitattack.data.formats.arrays import ArraySource, npz_parts
-from vitattack.data.kinds import HubArrays
+from vitattack.data.hub_sets import HubArrays
 
 
 def cifar_c(root: Path, num_classes: int) -> Path:
@@ -35,15 +36,15 @@ def cifar_c(root: Path, num_classes: int) -> Path:
 def test_cifar_c_severities_are_slices(tmp_path: Path, num_classes: int) -> None:
     cifar_c(tmp_path, num_classes)
     for severity in (1, 3, 5):
-        data = load(f"cifar{num_classes}-c/fog/{severity}", data_dir=tmp_path)
+        data = load_data(f"cifar{num_classes}-c/fog/{severity}", data_dir=tmp_path)
         x, y = data.read([0, 1, 9_999])
         assert (x[:, 0, 0, 0] * 255).round().int().tolist() == [severity * 10 + k for k in (0, 1, 2)]
         assert y.tolist() == [0, 1, 9_999 % num_classes]
         assert len(data) == 10_000 and data.num_classes == num_classes
-    assert len(load(f"cifar{num_classes}-c/fog", data_dir=tmp_path)) == 50_000
-    few = load(f"cifar{num_classes}-c/fog/2[:2]", data_dir=tmp_path)
+    assert len(load_data(f"cifar{num_classes}-c/fog", data_dir=tmp_path)) == 50_000
+    few = load_data(f"cifar{num_classes}-c/fog/2[:2]", data_dir=tmp_path)
     assert few.text == f"cifar{num_classes}-c/fog/2[:2]" and few.protocol["data"] == f"cifar{num_classes}-c/fog/2"
-    assert few.digest() != load(f"cifar{num_classes}-c/fog/3[:2]", data_dir=tmp_path).digest()
+    assert few.digest() != load_data(f"cifar{num_classes}-c/fog/3[:2]", data_dir=tmp_path).digest()
 
 
 def test_wrong_cifar_c_files(tmp_path: Path) -> None:
@@ -59,10 +60,10 @@ def test_wrong_cifar_c_files(tmp_path: Path) -> None:
         ("spatter", "has no spatter.npy: get it from zenodo"),
     ):
         with pytest.raises(UsageError, match=message):
-            load(f"cifar10-c/{name}/1", data_dir=tmp_path)
+            load_data(f"cifar10-c/{name}/1", data_dir=tmp_path)
     (folder / "labels.npy").unlink()
     with pytest.raises(UsageError, match="labels.npy' does not exist: the official archive has it"):
-        load("cifar10-c/fog/1", data_dir=tmp_path)
+        load_data("cifar10-c/fog/1", data_dir=tmp_path)
 
 
 def parts(root: Path, packed: bool = False) -> list[Path]:
@@ -79,14 +80,14 @@ def parts(root: Path, packed: bool = False) -> list[Path]:
 @pytest.mark.parametrize("packed", [False, True])
 def test_parts_follow_each_other_by_number_and_stay_on_the_disk(tmp_path: Path, packed: bool) -> None:
     parts(tmp_path, packed)
-    data = load(f"npz:{tmp_path}")
+    data = load_data(f"npz:{tmp_path}")
     assert len(data) == 9 and isinstance(data.source, ArraySource)
     x, y = data.read([8, 0, 3, 4])
     assert (x[:, 1, 1, 1] * 255).round().int().tolist() == [10, 1, 2, 2]
     assert (x[:, 0, 0, 0] * 255).round().int().tolist() == [3, 0, 0, 1] and y.tolist() == [0, 1, 2, 2]
     mapped = [isinstance(x, np.memmap) for x, _ in data.source._parts]
     assert mapped == [not packed] * 3
-    assert load(f"npz:{tmp_path}[:5]").digest() != load(f"npz:{tmp_path}[:6]").digest()
+    assert load_data(f"npz:{tmp_path}[:5]").digest() != load_data(f"npz:{tmp_path}[:6]").digest()
 
 
 def test_large_packed_members_are_unpacked_once_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,22 +104,23 @@ def test_large_packed_members_are_unpacked_once_into_the_cache(tmp_path: Path, m
         assert torch.equal(one, two)
 
 
-def test_named_generated_sets_are_counted_and_their_labels_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = CATALOGUE["edm-cifar10-20m"]
+def test_named_generated_sets_are_counted_and_their_labels_checked(tmp_path: Path) -> None:
+    entry = DATA_SETS["edm-cifar10-20m"]
     assert isinstance(entry, HubArrays)
     folder = tmp_path / "cifar10"
     made = parts(folder)
     for path, file in zip(made, entry.files, strict=False):
         path.rename(tmp_path / file)
     with pytest.raises(UsageError, match="holds 5 images, the set has 20,000,000"):
-        load("edm-cifar10-20m", data_dir=tmp_path)
-    monkeypatch.setitem(CATALOGUE, "edm-cifar10-20m", HubArrays(entry.summary, entry.repo, entry.files, 10, 5))
-    assert len(load("edm-cifar10-20m", data_dir=tmp_path)) == 5
-    monkeypatch.setitem(CATALOGUE, "edm-cifar10-20m", HubArrays(entry.summary, entry.repo, entry.files, 2, 5))
-    with pytest.raises(UsageError, match="has labels from 2 to 2, the set has 2 classes"):
-        load("edm-cifar10-20m", data_dir=tmp_path)
+        load_data("edm-cifar10-20m", data_dir=tmp_path)
+    small = partial(HubArrays, entry.summary, entry.repo, entry.files)
+    with DATA_SETS.temporarily("edm-cifar10-20m", small(10, 5)):
+        assert len(load_data("edm-cifar10-20m", data_dir=tmp_path)) == 5
+    with (
+        DATA_SETS.temporarily("edm-cifar10-20m", small(2, 5)),
+        pytest.raises(UsageError, match="has labels from 2 to 2, the set has 2 classes"),
+    ):
+        load_data("edm-cifar10-20m", data_dir=tmp_path)
 
 
 def lying(path: Path, shape: tuple[int, ...], body: bytes, descr: str = "|u1", mode: int = zipfile.ZIP_STORED) -> Path:
@@ -143,20 +145,20 @@ def test_hostile_archives_are_refused_in_one_line(tmp_path: Path, mode: int) -> 
     (tmp_path / "words.npz").write_bytes(b"words")
     for path in [*bad, tmp_path / "torn.npz", tmp_path / "words.npz"]:
         with pytest.raises(UsageError, match="is not a plain npz file") as caught:
-            load(f"npz:{path}")
+            load_data(f"npz:{path}")
         assert "\n" not in str(caught.value)
     np.savez(tmp_path / "other.npz", pixels=np.zeros(3))
     with pytest.raises(UsageError, match="holds pixels.*: it needs arrays named image and label"):
-        load(f"npz:{tmp_path}/other.npz")
+        load_data(f"npz:{tmp_path}/other.npz")
     np.savez(tmp_path / "flat.npz", image=np.zeros((2, 8), np.uint8), label=np.zeros(2, int))
     with pytest.raises(UsageError, match=r"images of shape \(2, 8\)"):
-        load(f"npz:{tmp_path}/flat.npz")
+        load_data(f"npz:{tmp_path}/flat.npz")
     np.savez(tmp_path / "few.npz", image=np.zeros((2, 4, 4, 3), np.uint8), label=np.zeros(3, int))
     with pytest.raises(UsageError, match="give one label per image"):
-        load(f"npz:{tmp_path}/few.npz")
+        load_data(f"npz:{tmp_path}/few.npz")
     (tmp_path / "bare").mkdir()
     with pytest.raises(UsageError, match="holds no npz file"):
-        load(f"npz:{tmp_path}/bare")
+        load_data(f"npz:{tmp_path}/bare")
 
 
 def test_a_member_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,5 +166,5 @@ def test_a_member_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(arrays, "IN_MEMORY", 100)
     monkeypatch.setattr(arrays.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(UsageError, match="more than .* has room for"):
-        load(f"npz:{parts(tmp_path / 'parts', packed=True)[0]}")
+        load_data(f"npz:{parts(tmp_path / 'parts', packed=True)[0]}")
     assert not list((tmp_path / "home").rglob("*.part"))

@@ -14,19 +14,19 @@ import torch
 
 from tests.data.making import encoded, put, tar, val
 from vitattack.core.errors import UsageError
-from vitattack.data import DataSet, load
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data import DataSet, load_data
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.formats.layouts import CueConflict
-from vitattack.data.formats.matfile import numbers
-from vitattack.data.kinds import LocalSet
+from vitattack.data.formats.matfile import read_numbers
 from vitattack.data.labels.imagenet import CATEGORIES, restricted_classes, synsets
 from vitattack.data.labels.other_sets import CALTECH101, CORRUPTIONS, EXTRA_CORRUPTIONS
+from vitattack.data.local_sets import LocalSet
 
 
 @pytest.fixture
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sets as they are, but a few images are enough."""
-    for module in ("catalogue", "kinds"):
+    for module in ("openers", "hub_sets"):
         monkeypatch.setattr(f"vitattack.data.{module}.check_count", lambda found, wanted, where: None)
 
 
@@ -35,19 +35,19 @@ def labels_of(data: DataSet) -> list[int]:
 
 
 def test_every_corruption_of_imagenet_c_in_either_folder_layout(tmp_path: Path) -> None:
-    places = CATALOGUE["imagenet-c"]
+    places = DATA_SETS["imagenet-c"]
     assert isinstance(places, LocalSet) and set(places.parts) == {*CORRUPTIONS, *EXTRA_CORRUPTIONS}
     for inner in ("imagenet-c/fog/3", "ImageNet-C/weather/fog/4"):
         for n in (1, 2):
             put(tmp_path / inner / ("n01751748", "n09193705")[n - 1] / val(n), encoded((n, 0, 0), (224, 224)))
-    data = load("imagenet-c/fog/3[:2]", data_dir=tmp_path, model_transform="bicubic256crop224")
+    data = load_data("imagenet-c/fog/3[:2]", data_dir=tmp_path, model_transform="bicubic256crop224")
     assert data.text == "imagenet-c/fog/3@crop224[:2]" and labels_of(data) == [65, 970]
     assert data.read(data.rows)[0].shape == (2, 3, 224, 224)
     with pytest.raises(UsageError, match="imagenet-c/fog/5' does not exist"):
-        load("imagenet-c/fog/5[:1]", data_dir=tmp_path)
+        load_data("imagenet-c/fog/5[:1]", data_dir=tmp_path)
     (tmp_path / "imagenet-c").rename(tmp_path / "gone")
-    assert len(load("imagenet-c/fog/4[:2]", data_dir=tmp_path)) == 2
-    given = load("imagenet-c/fog/4[:1]", data_dir=tmp_path, transform="resize8x8")
+    assert len(load_data("imagenet-c/fog/4[:2]", data_dir=tmp_path)) == 2
+    given = load_data("imagenet-c/fog/4[:1]", data_dir=tmp_path, transform="resize8x8")
     assert given.text == "imagenet-c/fog/4@resize8x8[:1]" and given.protocol["transform_from"] == "given"
 
 
@@ -66,10 +66,10 @@ def test_imagenet_a_and_r_count_labels_within_their_classes_or_in_all(
         for path, content in files:
             put(tmp_path / path, content)
         put(tmp_path / name / "README.txt", b"words")
-    data = load(name, data_dir=tmp_path)
+    data = load_data(name, data_dir=tmp_path)
     assert labels_of(data) == [0, 17, 199] and data.num_classes == 200 and data.classes is not None
-    assert load(f"{name}/restricted", data_dir=tmp_path).text == data.text == f"{name}@none"
-    free = load(f"{name}/unrestricted", data_dir=tmp_path)
+    assert load_data(f"{name}/restricted", data_dir=tmp_path).text == data.text == f"{name}@none"
+    free = load_data(f"{name}/unrestricted", data_dir=tmp_path)
     assert labels_of(free) == [numbers[k] for k in (0, 17, 199)] and free.num_classes == 1000 and free.classes is None
     assert free.text != data.text and free.digest() != data.digest()
     logits = torch.randn(2, 1000)
@@ -81,36 +81,36 @@ def test_synsets_of_another_set_are_refused(tmp_path: Path) -> None:
     outside = next(n for n in range(1000) if n not in restricted_classes("a"))
     put(tmp_path / "imagenet-a" / synsets()[outside] / "a.jpg")
     with pytest.raises(UsageError, match="is no class of this set"):
-        load("imagenet-a", data_dir=tmp_path)
+        load_data("imagenet-a", data_dir=tmp_path)
 
 
 @pytest.mark.usefixtures("uncounted")
 def test_sketch_and_v2_labels(tmp_path: Path) -> None:
     for k in (999, 1):
         put(tmp_path / "imagenet-sketch" / "sketch" / synsets()[k] / f"sketch_{k}.JPEG")
-    assert labels_of(load("imagenet-sketch", data_dir=tmp_path)) == [1, 999]
+    assert labels_of(load_data("imagenet-sketch", data_dir=tmp_path)) == [1, 999]
     for folder in ("10", "2", "999"):  # as words 10 comes before 2
         put(tmp_path / "imagenetv2-top-images-format-val" / folder / "a.jpeg")
-    assert labels_of(load("imagenet-v2/top-images", data_dir=tmp_path)) == [2, 10, 999]
+    assert labels_of(load_data("imagenet-v2/top-images", data_dir=tmp_path)) == [2, 10, 999]
     with pytest.raises(UsageError, match="imagenetv2-matched-frequency-format-val: get it from"):
-        load("imagenet-v2", data_dir=tmp_path)
+        load_data("imagenet-v2", data_dir=tmp_path)
     put(tmp_path / "imagenetv2-top-images-format-val" / "1000" / "a.jpeg")
     with pytest.raises(UsageError, match="named 0 to 999"):
-        load("imagenet-v2/top-images", data_dir=tmp_path)
+        load_data("imagenet-v2/top-images", data_dir=tmp_path)
 
 
 @pytest.mark.usefixtures("uncounted")
 def test_cue_conflict_has_a_shape_and_a_texture_for_every_image(tmp_path: Path) -> None:
     for name in ("dog/dog1-elephant2.png", "airplane/airplane10-truck3.png", "cat/cat2-cat1.png"):
         put(tmp_path / "cue-conflict" / name)
-    data = load("cue-conflict", data_dir=tmp_path)
+    data = load_data("cue-conflict", data_dir=tmp_path)
     names = list(CATEGORIES)
     assert [names[k] for k in labels_of(data)] == ["airplane", "cat", "dog"] and data.num_classes == 16
     assert isinstance(data.source, CueConflict)
     assert [names[k] for k in data.source.textures] == ["truck", "cat", "elephant"]
     put(tmp_path / "cue-conflict" / "dog" / "cat1-dog1.png")
     with pytest.raises(UsageError, match="not SHAPE/SHAPE1-TEXTURE1.png"):
-        load("cue-conflict", data_dir=tmp_path)
+        load_data("cue-conflict", data_dir=tmp_path)
 
 
 def test_categories_are_decided_by_the_mean_probability_of_their_members(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_categories_are_decided_by_the_mean_probability_of_their_members(tmp_pat
 def test_caltech_labels_follow_the_names_in_lower_case(tmp_path: Path) -> None:
     for name in ("BACKGROUND_Google", "Faces", "accordion", "yin_yang"):
         put(tmp_path / "101_ObjectCategories" / name / "image_0001.jpg")
-    data = load("caltech101", data_dir=tmp_path)
+    data = load_data("caltech101", data_dir=tmp_path)
     assert sorted(CALTECH101[k] for k in labels_of(data)) == ["accordion", "background_google", "faces", "yin_yang"]
     assert data.num_classes == 102
     put(tmp_path / "101_ObjectCategories" / "unicorn" / "image_0001.jpg")
     with pytest.raises(UsageError, match="'unicorn', which is no class of Caltech-101"):
-        load("caltech101", data_dir=tmp_path)
+        load_data("caltech101", data_dir=tmp_path)
 
 
 def matlab(**variables: list[int]) -> bytes:
@@ -161,9 +161,9 @@ def test_lists_of_numbers_are_read_as_scipy_writes_them(packed: bool, kind: type
         stream = io.BytesIO()
         content = {"first": np.ones((2, 2)), "wanted": np.array(values, kind), "s": "text"}
         scipy.savemat(stream, content, do_compression=packed)
-        assert numbers(stream.getvalue(), "wanted") == values[0]
+        assert read_numbers(stream.getvalue(), "wanted") == values[0]
         with pytest.raises(ValueError, match="no such list"):
-            numbers(stream.getvalue(), "absent")
+            read_numbers(stream.getvalue(), "absent")
 
 
 @pytest.mark.usefixtures("uncounted")
@@ -173,16 +173,16 @@ def test_flowers_follow_the_official_splits(tmp_path: Path) -> None:
         put(root / "jpg" / f"image_{number:05d}.jpg", colour=number)
     put(root / "imagelabels.mat", matlab(labels=[77, 1, 102, 5, 6, 7]))
     put(root / "setid.mat", matlab(trnid=[2], valid=[6], tstid=[3, 1]))
-    data = load("flowers102", data_dir=tmp_path)
+    data = load_data("flowers102", data_dir=tmp_path)
     assert labels_of(data) == [76, 101] and data.num_classes == 102
-    assert labels_of(load("flowers102-train", data_dir=tmp_path)) == [0]
-    assert labels_of(load("flowers102-val", data_dir=tmp_path)) == [6]
+    assert labels_of(load_data("flowers102-train", data_dir=tmp_path)) == [0]
+    assert labels_of(load_data("flowers102-val", data_dir=tmp_path)) == [6]
     (root / "jpg" / "image_00003.jpg").unlink()
     with pytest.raises(UsageError, match=r"lacks image_00003.jpg, which setid.mat names"):
-        load("flowers102", data_dir=tmp_path)
+        load_data("flowers102", data_dir=tmp_path)
     (root / "setid.mat").write_bytes(b"no matrix")
     with pytest.raises(UsageError, match="holds no list 'tstid': put the official file there"):
-        load("flowers102", data_dir=tmp_path)
+        load_data("flowers102", data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -190,12 +190,12 @@ def test_flowers_follow_the_official_splits(tmp_path: Path) -> None:
     [("imagenet-a", "7,500"), ("imagenet-r", "30,000"), ("imagenet-sketch", "50,889"), ("caltech101", "9,144")],
 )
 def test_a_wrong_number_of_images_is_said(tmp_path: Path, name: str, wanted: str) -> None:
-    entry = CATALOGUE[name]
+    entry = DATA_SETS[name]
     assert isinstance(entry, LocalSet)
     folder = {"caltech101": "chair"}.get(name, synsets()[restricted_classes(name[-1] if name[-1] in "ar" else "a")[0]])
     put(tmp_path / entry.places[0] / folder / "a.jpg")
     with pytest.raises(UsageError, match=f"holds 1 images, the set has {wanted}: complete it"):
-        load(name, data_dir=tmp_path)
+        load_data(name, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_wrong_number_of_images_is_said(tmp_path: Path, name: str, wanted: str
     [
         ("imagenet-c", "name a part: gaussian_noise, shot_noise"),
         ("imagenet-c/frog/3", "did you mean fog"),
-        ("imagenet-c/fog/6", "severity '6' of ImageNet-C is none: write imagenet-c/fog/1 to imagenet-c/fog/5"),
+        ("imagenet-c/fog/6", "unknown severity '6' of ImageNet-C: write imagenet-c/fog/1 to imagenet-c/fog/5"),
         ("imagenet-c/fog", "has five severities"),
         ("imagenet-a/some", "unknown part 'some'"),
         ("imagenet-a/restricted/1", "is no part of"),
@@ -219,12 +219,12 @@ def test_wrong_names_say_what_there_is(tmp_path: Path, text: str, message: str) 
     put(tmp_path / "imagenet-c" / "fog" / "readme")
     (tmp_path / "imagenet-a").mkdir()
     with pytest.raises(UsageError, match=message) as caught:
-        load(text, data_dir=tmp_path)
+        load_data(text, data_dir=tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_without_a_folder_the_origin_is_named() -> None:
     with pytest.raises(UsageError, match=r"no --data-dir is given .* get it from people.eecs.berkeley.edu"):
-        load("imagenet-a")
-    entry = CATALOGUE["imagenet-a"]
-    assert isinstance(entry, LocalSet) and replace(entry, rows=1).where(None) == "to be fetched"
+        load_data("imagenet-a")
+    entry = DATA_SETS["imagenet-a"]
+    assert isinstance(entry, LocalSet) and replace(entry, rows=1).location(None) == "to be fetched"

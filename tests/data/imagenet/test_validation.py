@@ -11,8 +11,8 @@ import torch
 
 from tests.data.making import encoded, put, tar, val
 from vitattack.core.errors import UsageError
-from vitattack.data import load
-from vitattack.data.kinds import ValidationSet
+from vitattack.data import load_data
+from vitattack.data.imagenet import validation_set
 from vitattack.data.labels.imagenet import imagenet100, official_list, synsets, validation_labels
 
 NUMBERS = (1, 2, 3, 777, 50_000)
@@ -41,13 +41,13 @@ def as_flat(root: Path) -> Path:
 
 def as_parquet(root: Path) -> Path:
     parts = [NUMBERS[:3], NUMBERS[3:]]
-    for part, file in zip(parts, ValidationSet.files, strict=False):
+    for part, file in zip(parts, validation_set.FILES, strict=False):
         names = [official_list((n,)).split("/") for n in part]
         cells = [
             {"bytes": image(n), "path": f"{name[1].removesuffix('.JPEG')}_{name[0]}.JPEG"}
             for n, name in zip(part, names, strict=True)
         ]
-        path = root / ValidationSet.repo / file
+        path = root / validation_set.REPO / file
         path.parent.mkdir(parents=True, exist_ok=True)
         known = [validation_labels()[n - 1] for n in part]
         pq.write_table(pa.table({"image": cells, "label": known}), path, row_group_size=2)
@@ -63,7 +63,7 @@ def rows_file(tmp_path: Path, numbers: tuple[int, ...] = NUMBERS) -> Path:
 def test_every_layout_gives_the_same_rows_labels_pixels_and_digest(tmp_path: Path) -> None:
     rows = rows_file(tmp_path)
     sets = [
-        load(f"imagenet[file:{rows}]", data_dir=make(tmp_path / make.__name__), transform="resize8x8")
+        load_data(f"imagenet[file:{rows}]", data_dir=make(tmp_path / make.__name__), transform="resize8x8")
         for make in (as_tar, as_folder, as_flat, as_parquet)
     ]
     x, y = sets[0].read(sets[0].rows)
@@ -81,17 +81,17 @@ def test_the_whole_set_wants_all_images_and_a_part_only_its_own(tmp_path: Path) 
     with pytest.raises(
         UsageError, match=r"holds 5 validation images and lacks 49,995 .* such as ILSVRC2012_val_00000004"
     ):
-        load("imagenet", data_dir=tmp_path)
-    part = load("imagenet[:3]", data_dir=tmp_path)
+        load_data("imagenet", data_dir=tmp_path)
+    part = load_data("imagenet[:3]", data_dir=tmp_path)
     assert part.rows == (0, 1, 2) and part.spare(5) == (776, 49_999)
     with pytest.raises(UsageError, match="lacks 1 of those asked"):
-        load("imagenet[:4]", data_dir=tmp_path)
+        load_data("imagenet[:4]", data_dir=tmp_path)
 
 
 def test_robustbench_images_come_in_its_order_whatever_the_folder_lists(tmp_path: Path) -> None:
     first = (15253, 20685, 39611)
     as_folder(tmp_path, first)
-    data = load("robustbench-imagenet-5k[:3]", data_dir=tmp_path, model_transform="resize8x8")
+    data = load_data("robustbench-imagenet-5k[:3]", data_dir=tmp_path, model_transform="resize8x8")
     assert [row + 1 for row in data.rows] == list(first)
     assert data.read(data.rows)[1].tolist() == [979, 441, 980]
 
@@ -100,13 +100,13 @@ def test_imagenet100_labels_count_within_the_list(tmp_path: Path) -> None:
     numbers = imagenet100("cmc")
     wanted = [n for n in range(1, 400) if validation_labels()[n - 1] in numbers]
     as_folder(tmp_path, tuple(wanted))
-    data = load(f"imagenet100-cmc[:{len(wanted)}]", data_dir=tmp_path, transform="resize8x8")
+    data = load_data(f"imagenet100-cmc[:{len(wanted)}]", data_dir=tmp_path, transform="resize8x8")
     assert [row + 1 for row in data.rows] == wanted and data.num_classes == 100
     labels = data.read(data.rows)[1].tolist()
     assert [numbers[label] for label in labels] == [validation_labels()[n - 1] for n in wanted]
     listed = tmp_path / "mine.txt"
     listed.write_text("\n".join(synsets()[n] for n in numbers))
-    mine = load(f"imagenet-classes:{listed}[:{len(wanted)}]", data_dir=tmp_path, transform="resize8x8")
+    mine = load_data(f"imagenet-classes:{listed}[:{len(wanted)}]", data_dir=tmp_path, transform="resize8x8")
     assert mine.rows == data.rows and mine.digest() == data.digest()
     assert mine.text.startswith("imagenet-classes:") and str(tmp_path) not in mine.text
 
@@ -114,7 +114,7 @@ def test_imagenet100_labels_count_within_the_list(tmp_path: Path) -> None:
 def test_wrong_folders_and_files_get_one_line(tmp_path: Path) -> None:
     def refused(message: str, root: Path, text: str = "imagenet[:1]") -> None:
         with pytest.raises(UsageError, match=message) as caught:
-            load(text, data_dir=root)
+            load_data(text, data_dir=root)
         assert "\n" not in str(caught.value)
 
     swapped = tmp_path / "swapped"
@@ -137,7 +137,7 @@ def test_wrong_folders_and_files_get_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused("has no ImageNet validation set: put ILSVRC2012_img_val.tar there", tmp_path / "empty")
     parquet = as_parquet(tmp_path / "parquet")
-    path = parquet / ValidationSet.repo / ValidationSet.files[0]
+    path = parquet / validation_set.REPO / validation_set.FILES[0]
     table = pq.read_table(path)
     pq.write_table(table.set_column(1, "label", pa.array([5, 6, 7])), path)
     refused("labels '.*' 5: the file is damaged", parquet)

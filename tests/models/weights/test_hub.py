@@ -54,7 +54,7 @@ attempt("timm", lambda: get("timm", "timm:test_vit.r160_in1k"))
 attempt("no file", lambda: get("none", "hf-hub:lab/empty"))
 attempt("where", lambda: cache.whereabouts(Weights(("hf-hub:lab/tiny",)), "safe"))
 attempt("timm where", lambda: cache.whereabouts(Weights(("timm:test_vit.r160_in1k",)), "timm"))
-attempt("data", lambda: [len(data.load("cifar10")), data.load("cifar10[:8]").read([0, 5])[1].tolist()])
+attempt("data", lambda: [len(data.load_data("cifar10")), data.load_data("cifar10[:8]").read([0, 5])[1].tolist()])
 attempt("victim", lambda: zoo.load("timm:test_vit.r160_in1k", torch.device("cpu")).victim.num_classes)
 out["pins"] = {name: [pin.revision, pin.source] for name, pin in cache.pins().items()}
 out["progress"] = heard.bytes

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vitattack.core.errors import UsageError
-from vitattack.data.catalogue import CATALOGUE
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.models.victim import frozen
 from vitattack.models.weights.adapters import ADAPTERS
 from vitattack.models.zoo import load as zoo
@@ -73,7 +73,7 @@ def test_words_of_entries_mean_something() -> None:
         parse_transform(entry.transform)
         if entry.threat is not None:
             parse_threat(entry.threat)
-        assert entry.dataset in {*CATALOGUE, "imagenette"}, entry.id  # `models check` looks for images by this name
+        assert entry.dataset in {*DATA_SETS, "imagenette"}, entry.id  # `models check` looks for images by this name
         if entry.weights is None and not entry.id.startswith(("vitwrn2025", "aas2024", "tora2023")):
             assert entry.page, entry.id
         if entry.arch is None:

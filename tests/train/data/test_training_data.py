@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.data.formats.arrays import ArraySource, npz_source
 from vitattack.train.data.batch import Shard, centre_crop
 from vitattack.train.data.image_stores import InMemoryImages, MappedImages
@@ -131,7 +131,7 @@ def test_a_recipe_opens_both_streams_and_holds_rows_back(tmp_path: Path) -> None
     both = open_training_data(Recipe(**{**vars(recipe), "synthetic": f"npz:{tmp_path}/generated.npz", "share": 0.8}))
     first = both.train.batch(0, 0)
     assert int((first.x.flatten(1).sum(1) == 0).sum()) == 40
-    wanted, labels = load("cifar10-demo").read(load("cifar10-demo").rows)
+    wanted, labels = load_data("cifar10-demo").read(load_data("cifar10-demo").rows)
     assert len(labels) == 1000 and torch.equal(
         torch.bincount(data.y, minlength=10) > 0, torch.ones(10, dtype=torch.bool)
     )

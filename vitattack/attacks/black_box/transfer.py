@@ -107,10 +107,12 @@ class Transfer(Attack):
         return Crafted(x_adv, evidence)
 
     def _model(self, victim: Attackable, device: torch.device | None = None) -> Victim:
-        from vitattack.data.imagenet.classes import asked_like  # an attack alone does not need the readers of data
+        from vitattack.data.imagenet.restricted_victim import (
+            restrict_like,  # an attack alone does not need the readers of data
+        )
 
         place = device or next((t.device for t in [*victim.buffers(), *victim.parameters()]), torch.device("cpu"))
-        return asked_like(source_model(self.source, str(place)), victim)
+        return restrict_like(source_model(self.source, str(place)), victim)
 
 
 @register(

@@ -111,7 +111,7 @@ def check_data(bench: Benchmark, cells: Sequence[Cell], data_dir: str | None) ->
     for (text, limit, transform), cell in distinct.items():
         entry = entries().get(cell.model)
         try:
-            data.load(text, limit=limit, data_dir=folder, transform=transform, px=entry.input if entry else 224)
+            data.load_data(text, limit=limit, data_dir=folder, transform=transform, px=entry.input if entry else 224)
         except UsageError as error:
             kind = text.partition(":")[0]
             raise UsageError(f"{bench.path}: {error}" if kind not in PATHS else str(error)) from error

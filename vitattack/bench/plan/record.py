@@ -18,8 +18,7 @@ from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.gradient.starts import Start
 from vitattack.attacks.gradient.steps import Schedule, StepRule
 from vitattack.attacks.losses import AnyLoss
-from vitattack.data.catalogue import CATALOGUE
-from vitattack.data.kinds import LocalSet
+from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.protocols import PROTOCOLS
 
 WORDS: dict[Any, str] = {Attack: "attack", AnyLoss: "loss", Start: "start", StepRule: "rule", Schedule: "schedule"}
@@ -102,16 +101,17 @@ def _default(value: Any) -> Any:
 def data_sets() -> dict[str, Any]:
     """Every data set and protocol by name: how many images, of how many classes, what may follow the name."""
     found: dict[str, Any] = {}
-    for name, entry in CATALOGUE.items():
+    for name in DATA_SETS.in_order:
+        entry = DATA_SETS[name]
         found[name] = {
             "rows": entry.rows,
             "classes": entry.num_classes,
             "transform": entry.takes_transform,
-            "parts": sorted(entry.parts) if isinstance(entry, LocalSet) else [],
-            "default": entry.default,
-            "severities": isinstance(entry, LocalSet) and entry.severities,
+            "parts": sorted(entry.parts),
+            "default": entry.default_part,
+            "severities": entry.severities,
             "origin": entry.origin,
-            "of_imagenet": name.startswith(("imagenet", "cue-conflict")),
+            "of_imagenet": entry.of_imagenet,
         }
     for name, protocol in PROTOCOLS.items():
         whole = found[protocol.data]

@@ -10,7 +10,7 @@ from vitattack.bench.plan import facts
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
-from vitattack.data.rows import select, split
+from vitattack.data.rows import select_rows, split_rows
 from vitattack.models.zoo.entries import Entry
 from vitattack.text.image_transform import parse_transform
 
@@ -42,7 +42,7 @@ class UnopenedData:
 
 def look_up_data(text: str, limit: int | None = None, transform: str | None = None) -> UnopenedData:
     """Look up the data set of a text; an unknown name, part or selection of rows is refused."""
-    name, rows = split(text)
+    name, rows = split_rows(text)
     if limit is not None:
         if rows is not None:
             raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and limit")
@@ -61,7 +61,7 @@ def look_up_data(text: str, limit: int | None = None, transform: str | None = No
     if (at or transform) and not facts_of_set.transform:
         raise UsageError(f"'{head}' is used as it is: drop the transform")
     parse_transform(written_transform if at else "none")
-    selected, _ = select(rows, facts_of_set.rows, text)
+    selected, _ = select_rows(rows, facts_of_set.rows, text)
     return UnopenedData(plain, len(selected), None, facts_of_set.classes, facts_of_set.of_imagenet)
 
 

@@ -1,4 +1,4 @@
-"""Lists of numbers out of MATLAB 5 files, and nothing else: scipy's reader crashes the process on damaged ones."""
+"""Reader of lists of numbers in MATLAB 5 files; scipy's crashes the process on damaged files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-NUMBERS = {
+NUMBER_TYPES = {
     1: "i1",
     2: "u1",
     3: "<i2",
@@ -24,7 +24,7 @@ MATRIX, COMPRESSED, HEADER = 14, 15, 128
 LIMIT = 1_000_000  # the lists of the sets that come this way have a few thousand numbers
 
 
-def numbers(data: bytes, name: str) -> list[int]:
+def read_numbers(data: bytes, name: str) -> list[int]:
     """The values of the variable `name`; ValueError where the file does not hold such a list."""
     if data[126:128] != b"IM":
         raise ValueError("no MATLAB 5 file of this byte order")
@@ -34,13 +34,13 @@ def numbers(data: bytes, name: str) -> list[int]:
             kind, body = next(_elements(body), (0, b""))
         if kind == MATRIX:
             parts = list(_elements(body))
-            if len(parts) > 3 and parts[2][1].decode("ascii", "replace") == name and parts[3][0] in NUMBERS:
-                return _whole(np.frombuffer(parts[3][1], NUMBERS[parts[3][0]]))
+            if len(parts) > 3 and parts[2][1].decode("ascii", "replace") == name and parts[3][0] in NUMBER_TYPES:
+                return _whole(np.frombuffer(parts[3][1], NUMBER_TYPES[parts[3][0]]))
     raise ValueError("no such list")
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and content, one after the other; short ones are packed into their tag."""
+    """Type and content of each element; short ones are packed into their tag."""
     at = 0
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<II", data, at)
@@ -56,7 +56,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _whole(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> list[int]:
-    found = values.astype(np.float64)
-    if not len(found) or not np.isfinite(found).all() or (found != np.round(found)).any():
+    numbers = values.astype(np.float64)
+    if not len(numbers) or not np.isfinite(numbers).all() or (numbers != np.round(numbers)).any():
         raise ValueError("no whole numbers")
-    return [int(value) for value in found]
+    return [int(value) for value in numbers]

@@ -1,4 +1,4 @@
-"""Data sets as random access to rows: parquet files, encoded images with labels, tensors in memory."""
+"""Sources of rows: parquet files, encoded images with labels, tensors in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,33 +15,19 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import file_sha256
-from vitattack.data.formats.blobs import Blob, in_folder
-from vitattack.data.formats.images import decode_rgb, reason, stack_pixels
+from vitattack.core.file_hashes import remembered_sha256
+from vitattack.data.formats.decoding import decode_rgb, decoder_message, stack_pixels
+from vitattack.data.formats.encoded_images import EncodedImage, images_in_folder
 from vitattack.data.labels.imagenet import folder_labels
 from vitattack.data.transform import make_transform
 
 
-class Source(Protocol):
-    """A whole data set; rows are numbered once and for all."""
-
-    num_classes: int | None
-
-    def __len__(self) -> int: ...
-
-    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images in [0,1] and labels of some rows, in that order."""
-
-    def digest(self, rows: Sequence[int]) -> str:
-        """A hash that changes when the content of these rows does."""
-
-
-def _rows_of(content: str, rows: Sequence[int]) -> str:
+def _digest_of(content: str, rows: Sequence[int]) -> str:
     return hashlib.sha256(f"{content}|{','.join(map(str, rows))}".encode()).hexdigest()
 
 
 class ParquetSource:
-    """The layout of the hub's image data sets: a column of {bytes, path} and one of labels; row groups read on demand."""
+    """Parquet files as on the hub: a column of {bytes, path} and one of labels, read by row group on demand."""
 
     def __init__(self, paths: Sequence[Path], image: str, label: str, num_classes: int) -> None:
         self.num_classes: int | None = num_classes
@@ -55,7 +40,9 @@ class ParquetSource:
                 meta = pq.ParquetFile(path).metadata
                 missing = {image, label} - {name.split(".")[0] for name in meta.schema.to_arrow_schema().names}
             except Exception as error:  # arrow reports a broken file by whatever breaks first
-                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
+                raise UsageError(
+                    f"{path} is not a readable parquet file ({decoder_message(error)}): fetch it again"
+                ) from error
             if missing:
                 raise UsageError(f"{path} has no column {' or '.join(sorted(missing))}: is it another data set?")
             for group in range(meta.num_row_groups):
@@ -81,16 +68,18 @@ class ParquetSource:
         table, first = self._group_of(row)
         try:
             cell, label = table[0][row - first].as_py(), table[1][row - first].as_py()
-        except ValueError as error:  # text that is none
-            raise UsageError(f"row {row} of {self.name} is damaged ({reason(error)}): fetch the file again") from error
+        except ValueError as error:  # bytes that are not the text they claim to be
+            raise UsageError(
+                f"row {row} of {self.name} is damaged ({decoder_message(error)}): fetch the file again"
+            ) from error
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(data, bytes) or not isinstance(label, int):
             raise UsageError(f"row {row} of {self.name} has no image or no label: repair the file")
         return data, label
 
-    def named(self) -> list[tuple[str, int]]:
+    def names_and_labels(self) -> list[tuple[str, int]]:
         """The file name and the label of every row, without the images."""
-        found: list[tuple[str, int]] = []
+        pairs: list[tuple[str, int]] = []
         image, label = self._columns
         for path in self._paths:
             try:
@@ -98,10 +87,10 @@ class ParquetSource:
                 names = [cell["path"] for cell in table[image].to_pylist()]
             except Exception as error:  # as above
                 raise UsageError(f"{path} does not name its images: use the tar or a folder instead") from error
-            found += zip(names, table[label].to_pylist(), strict=True)
-        if any(not isinstance(name, str) or not isinstance(label, int) for name, label in found):
+            pairs += zip(names, table[label].to_pylist(), strict=True)
+        if any(not isinstance(name, str) or not isinstance(label, int) for name, label in pairs):
             raise UsageError(f"{self.name} does not say which image a row is: use the tar or a folder instead")
-        return found
+        return pairs
 
     def _group_of(self, row: int) -> tuple[pa.Table, int]:
         group = bisect_right(self._groups, row, key=lambda entry: entry[0]) - 1
@@ -111,20 +100,22 @@ class ParquetSource:
             try:
                 table = pq.ParquetFile(path).read_row_group(number, columns=self._columns).select(self._columns)
             except Exception as error:  # as above
-                raise UsageError(f"{path} is not a readable parquet file ({reason(error)}): fetch it again") from error
+                raise UsageError(
+                    f"{path} is not a readable parquet file ({decoder_message(error)}): fetch it again"
+                ) from error
             self._open = (group, table)
         return self._open[1], first
 
     @cached_property
     def _content(self) -> str:
-        return "|".join(file_sha256(path) for path in self._paths)
+        return "|".join(remembered_sha256(path) for path in self._paths)
 
     def digest(self, rows: Sequence[int]) -> str:
-        return _rows_of(self._content, rows)
+        return _digest_of(self._content, rows)
 
 
 @dataclass(frozen=True, slots=True)
-class InParquet:
+class ImageInParquet:
     """One image of a parquet file, by row."""
 
     table: ParquetSource
@@ -142,7 +133,7 @@ class ImageSource:
     """Encoded images with their labels, decoded as they are read."""
 
     def __init__(
-        self, items: Sequence[tuple[Blob, int]], num_classes: int | None, transform_text: str, where: str = ""
+        self, items: Sequence[tuple[EncodedImage, int]], num_classes: int | None, transform_text: str, where: str = ""
     ) -> None:
         if not items:
             raise UsageError(f"'{where}' holds no image: check the path")
@@ -154,7 +145,7 @@ class ImageSource:
     def __len__(self) -> int:
         return len(self._items)
 
-    def blob(self, row: int) -> tuple[Blob, int]:
+    def blob(self, row: int) -> tuple[EncodedImage, int]:
         return self._items[row]
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -170,10 +161,10 @@ class ImageSource:
 
 
 def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
-    """One sub-folder per class. Synset folders get their ImageNet-1k labels whatever the listing order says."""
+    """A folder with one sub-folder per class. Synset folders get their ImageNet-1k labels whatever their order."""
     if not root.is_dir():
         raise UsageError(f"folder '{root}' does not exist: give the folder that holds one sub-folder per class")
-    blobs = in_folder(root)
+    blobs = images_in_folder(root)
     classed = [blob for blob in blobs if "/" in blob.name]
     if not classed:
         if blobs and blobs[0].name.startswith("ILSVRC2012_val_"):

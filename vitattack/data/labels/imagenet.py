@@ -8,12 +8,16 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 
 VALIDATION_IMAGES = 50_000  # of ILSVRC-2012
+
+
+def _numbers_in(file: str) -> tuple[int, ...]:
+    import numpy as np  # a list of the data sets needs none of these numbers
+
+    return tuple(np.load(EMBEDDED / file, allow_pickle=False).tolist())
 
 
 def _timm_list(name: str) -> list[str]:
@@ -44,13 +48,13 @@ def restricted_classes(kind: str) -> tuple[int, ...]:
 @cache
 def validation_labels() -> tuple[int, ...]:
     """The class of every validation image: entry k is ILSVRC2012_val_{k + 1}."""
-    return tuple(np.load(EMBEDDED / "imagenet-val-labels.npy", allow_pickle=False).tolist())
+    return _numbers_in("imagenet-val-labels.npy")
 
 
 @cache
 def robustbench_ids() -> tuple[int, ...]:
     """The numbers of RobustBench's 5,000 validation images, in the order of its list."""
-    return tuple(np.load(EMBEDDED / "robustbench-imagenet-5k.npy", allow_pickle=False).tolist())
+    return _numbers_in("robustbench-imagenet-5k.npy")
 
 
 def official_list(numbers: tuple[int, ...]) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from vitattack.attacks.black_box.transfer import resized
 from vitattack.core.errors import UsageError
-from vitattack.data import DataSet, asked
-from vitattack.data.formats.row_sources import Source
+from vitattack.data import DataSet, restrict_to_classes
+from vitattack.data.entry import Source
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.prepare import images_of
 from vitattack.evaluation.setup import Setup
@@ -93,7 +93,7 @@ def assemble(
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
             loaded[id(model)] = zoo.Loaded(wrap(model, image.to(place)).to(place), None, {"source": "module"})
-    loaded = {key: replace(one, victim=asked(one.victim, base.classes)) for key, one in loaded.items()}
+    loaded = {key: replace(one, victim=restrict_to_classes(one.victim, base.classes)) for key, one in loaded.items()}
     _check_classes([one.victim for one in loaded.values()], base)
     found: dict[str | int, Contestant] = {}
     for key, one in loaded.items():

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.data.dataset import DataSet
+from vitattack.data.entry import Source
 from vitattack.data.formats.arrays import ArraySource
-from vitattack.data.formats.row_sources import Source
 from vitattack.train.data.batch import as_float
 
 MAX_VALUES_IN_MEMORY = 4 << 30  # larger sets of encoded images are decoded again at every use

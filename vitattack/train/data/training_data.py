@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.data import load
+from vitattack.data import load_data
 from vitattack.data.dataset import DataSet
 from vitattack.data.formats.arrays import ArraySource
 from vitattack.train.data.batch import Stream
@@ -30,7 +30,7 @@ class TrainingData(NamedTuple):
 
 def open_training_data(recipe: Recipe, data_dir: Path | None = None) -> TrainingData:
     """Open the data sets of a recipe; the held-out rows are drawn with the seed and never trained on."""
-    real = load(recipe.data, data_dir=data_dir)
+    real = load_data(recipe.data, data_dir=data_dir)
     classes = real.num_classes or recipe.arch_kwargs.get("num_classes")
     if not isinstance(classes, int):
         raise UsageError(
@@ -54,7 +54,7 @@ def open_training_data(recipe: Recipe, data_dir: Path | None = None) -> Training
     if recipe.synthetic is None:
         return TrainingData(ShuffledStream(real_images, **settings), x, y)
     try:
-        generated = load(recipe.synthetic, data_dir=data_dir)
+        generated = load_data(recipe.synthetic, data_dir=data_dir)
     except UsageError as error:
         raise UsageError(f"generated images: {error}; or go without them: synthetic=null share=0") from error
     if generated.num_classes not in (None, classes):

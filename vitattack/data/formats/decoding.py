@@ -1,4 +1,4 @@
-"""Encoded images to pixel tensors."""
+"""Decoding of images to pixel tensors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from torch import Tensor
 from vitattack.core.errors import UsageError
 
 MAX_PIXELS = 64_000_000  # the largest ImageNet images have some 20 million
-MAX_BYTES = 100_000_000
 
 
-def reason(error: BaseException) -> str:
-    """What an error of a decoder says, as a part of one line."""
+def decoder_message(error: BaseException) -> str:
+    """The message of a decoder's error, short and fit for one line."""
     words = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:400]).split())
     return words[:120] or type(error).__name__
 
 
 def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image) -> Tensor:
-    """One encoded image as uint8 (3, H, W); `what` names it in the error."""
+    """Decode an image to uint8 (3, H, W); `what` names it in errors."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -36,12 +35,12 @@ def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.
                 raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
             pixels = np.array(transform(image.convert("RGB")))
     except Exception as error:  # decoders fail in their own ways on broken files: struct, zlib, index and memory errors
-        raise UsageError(f"{what} is not a readable image ({reason(error)}): replace or remove it") from error
+        raise UsageError(f"{what} is not a readable image ({decoder_message(error)}): replace or remove it") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def stack_pixels(images: Sequence[Tensor]) -> Tensor:
-    """uint8 images of one size as float32 (B, 3, H, W) in [0,1]."""
+    """Stack uint8 images of one size to float32 (B, 3, H, W) in [0,1]."""
     sizes = {tuple(image.shape[1:]) for image in images}
     if len(sizes) > 1:
         shown = ", ".join(f"{h} x {w}" for h, w in sorted(sizes)[:3])

@@ -1,4 +1,4 @@
-"""Where encoded images lie: in a folder, in a tar that is read in place, or in a parquet file. Nothing is extracted."""
+"""Encoded images in folders and in tars that are read in place; nothing is extracted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from vitattack.core.errors import UsageError
-from vitattack.data.formats.images import MAX_BYTES
 
+MAX_BYTES = 100_000_000
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 
 
-class Blob(Protocol):
-    """One encoded image; `name` is its path inside the data set, with slashes."""
+class EncodedImage(Protocol):
+    """One encoded image of a data set; `name` is its path there, with slashes, and its text is for messages."""
 
     @property
     def name(self) -> str: ...
@@ -26,20 +26,22 @@ class Blob(Protocol):
     def __str__(self) -> str: ...
 
 
-def _bounded(size: int, what: str) -> None:
+def _check_size(size: int, what: str) -> None:
     if size > MAX_BYTES:
         raise UsageError(f"{what} has {size:,} bytes, too many for one image: replace or remove it")
 
 
 @dataclass(frozen=True, slots=True)
-class OnDisk:
+class ImageOnDisk:
+    """An image file below a folder."""
+
     root: Path
     name: str
 
     def read(self) -> bytes:
         path = self.root / self.name
         try:
-            _bounded(path.stat().st_size, str(path))
+            _check_size(path.stat().st_size, str(path))
             return path.read_bytes()
         except OSError as error:
             raise UsageError(f"cannot read '{path}' ({error.strerror}): check the data folder") from error
@@ -49,14 +51,16 @@ class OnDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class InTar:
+class ImageInTar:
+    """An image inside an uncompressed tar, by the bytes it occupies."""
+
     path: Path
     name: str
     offset: int
     size: int
 
     def read(self) -> bytes:
-        _bounded(self.size, str(self))
+        _check_size(self.size, str(self))
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
             data = stream.read(self.size)
@@ -69,46 +73,46 @@ class InTar:
 
 
 def _is_image(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES and not hidden(name)
+    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES and not is_hidden(name)
 
 
 def _parts(name: str) -> list[str]:
-    """Folder by folder: as words, cat-2/a.png would come before cat/a.png."""
+    """The key to sort by: folder by folder, since as plain text cat-2/a.png would come before cat/a.png."""
     return name.split("/")
 
 
-def hidden(name: str) -> bool:
-    """Thumbnails, checkpoints of notebooks and the shadow files of other systems are no part of a data set."""
+def is_hidden(name: str) -> bool:
+    """Whether a path is hidden: thumbnails, notebook checkpoints and shadow files are no part of a data set."""
     return any(part.startswith((".", "__")) for part in PurePosixPath(name).parts)
 
 
-def in_folder(root: Path) -> list[OnDisk]:
-    """Every image file below a folder, sorted by name. A link may point inside the folder, never out of it."""
+def images_in_folder(root: Path) -> list[ImageOnDisk]:
+    """All image files below a folder, sorted by name. A link may point inside the folder, never out of it."""
     if not root.is_dir():
         raise UsageError(f"folder '{root}' does not exist: give the folder that holds the images")
-    return [OnDisk(root, name) for name in sorted(_walk(root, root.resolve(), ""), key=_parts)]
+    return [ImageOnDisk(root, name) for name in sorted(_walk(root, root.resolve(), ""), key=_parts)]
 
 
-def _walk(folder: Path, home: Path, prefix: str) -> Iterator[str]:
+def _walk(folder: Path, root: Path, prefix: str) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = prefix + entry.name
-                if hidden(entry.name):
+                if is_hidden(entry.name):
                     continue
                 if entry.is_symlink():
-                    _check_link(Path(entry.path), home)
+                    _check_link(Path(entry.path), root)
                 if entry.is_dir(follow_symlinks=False):
-                    yield from _walk(Path(entry.path), home, f"{name}/")
+                    yield from _walk(Path(entry.path), root, f"{name}/")
                 elif _is_image(name) and entry.is_file():
                     yield name
     except OSError as error:
         raise UsageError(f"cannot list '{folder}' ({error.strerror}): check the data folder") from error
 
 
-def _check_link(path: Path, home: Path) -> None:
+def _check_link(path: Path, root: Path) -> None:
     target = Path(os.path.realpath(path))  # Path.resolve raises where links go round in circles
-    if not target.is_relative_to(home):
+    if not target.is_relative_to(root):
         raise UsageError(f"'{path}' is a link out of the data folder: copy what it points to, or give that folder")
     if not target.exists():
         raise UsageError(f"'{path}' is a link to nothing: remove it, or complete the data folder")
@@ -116,9 +120,9 @@ def _check_link(path: Path, home: Path) -> None:
         raise UsageError(f"'{path}' is a link to a folder: its images would count twice, remove it")
 
 
-def in_tar(path: Path) -> list[InTar]:
-    """Every image of an uncompressed tar, sorted by name."""
-    found: dict[str, InTar] = {}
+def images_in_tar(path: Path) -> list[ImageInTar]:
+    """All images of an uncompressed tar, sorted by name."""
+    images: dict[str, ImageInTar] = {}
     try:
         with path.open("rb") as stream:
             magic = stream.read(6)
@@ -137,17 +141,18 @@ def in_tar(path: Path) -> list[InTar]:
                     continue
                 if not member.isreg() or member.issparse():
                     raise UsageError(f"'{path}' holds {ascii(member.name)[:60]}, which is no plain file: do not use it")
-                if str(name) in found:
+                if str(name) in images:
                     raise UsageError(f"'{path}' holds {ascii(member.name)[:60]} twice: fetch it again")
-                found[str(name)] = InTar(path, str(name), member.offset_data, member.size)
+                images[str(name)] = ImageInTar(path, str(name), member.offset_data, member.size)
     except UsageError:
         raise
     except Exception as error:  # a broken tar fails in whatever field is broken
         raise UsageError(f"'{path}' is not a readable tar file ({type(error).__name__}): fetch it again") from error
-    if not found:
-        raise UsageError(f"'{path}' holds no image: is it another file, or a tar of tars?")
-    return [found[name] for name in sorted(found, key=_parts)]
+    if not images:
+        raise UsageError(f"'{path}' holds no image: give the tar of the images themselves")
+    return [images[name] for name in sorted(images, key=_parts)]
 
 
-def in_place(path: Path) -> list[OnDisk] | list[InTar]:
-    return in_tar(path) if path.is_file() else in_folder(path)
+def images_in(path: Path) -> list[ImageOnDisk] | list[ImageInTar]:
+    """All images of a folder or an uncompressed tar, sorted by name."""
+    return images_in_tar(path) if path.is_file() else images_in_folder(path)

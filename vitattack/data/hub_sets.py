@@ -1,0 +1,153 @@
+"""Data sets that ship with the package or lie on the Hugging Face hub, and their files in the hub's cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitattack.core.assets import EMBEDDED
+from vitattack.core.errors import UsageError
+from vitattack.core.files import offline_variable
+from vitattack.data.entry import EntryDefaults, OpenedSet, check_count, refuse_part
+
+
+def fetch_from_hub(repo: str, file: str) -> Path:
+    """A file of a data set on the hub, from its cache or the network."""
+    from huggingface_hub import hf_hub_download
+
+    from vitattack.models.weights import hub
+
+    forbidden = offline_variable()
+    lost = None if forbidden else hub.unreachable()
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it reports every retry; the one line below is enough
+    try:
+        return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=bool(forbidden or lost)))
+    except Exception as error:  # the hub client and its transport each raise their own kinds
+        reason = f"{forbidden} is set" if forbidden else f"{lost} cannot be reached" if lost else type(error).__name__
+        raise UsageError(
+            f"cannot fetch {repo} from the hub ({reason}) and it is not cached: "
+            "connect and run again, or give --data-dir a folder that holds it"
+        ) from error
+    finally:
+        logger.setLevel(level)
+
+
+def find_in_folder(data_dir: Path, repo: str, file: str) -> Path | None:
+    """The same file in a folder with the hub's layout, or with the layout of the repository alone."""
+    return next((path for path in (data_dir / repo / file, data_dir / file) if path.is_file()), None)
+
+
+def is_cached(repo: str, files: Sequence[str]) -> bool:
+    """Whether the hub's cache holds all of these files."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return all(isinstance(try_to_load_from_cache(repo, file, repo_type="dataset"), str) for file in files)
+
+
+@dataclass(frozen=True)
+class EmbeddedSet(EntryDefaults):
+    """Images that ship with the package."""
+
+    summary: str
+    file: str
+    num_classes: int
+    rows: int
+    origin = "shipped with vitattack"
+
+    def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
+        from vitattack.data.formats.row_sources import ParquetSource
+
+        self.check(data_dir, part)
+        return OpenedSet(ParquetSource([EMBEDDED / self.file], "img", "label", self.num_classes))
+
+
+class _OnHub(EntryDefaults):
+    """Files of one repository on the hub, or the same files in a local folder."""
+
+    repo: str
+
+    def file_names(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    @property
+    def origin(self) -> str:
+        return f"huggingface.co/datasets/{self.repo}"
+
+    def check(self, data_dir: Path | None, part: str = "") -> None:
+        refuse_part(part, self.summary)
+        if data_dir is None:
+            return
+        for file in self.file_names():
+            if find_in_folder(data_dir, self.repo, file) is None:
+                raise UsageError(
+                    f"no {self.repo}/{file} in '{data_dir}': give --data-dir a folder with the hub's layout"
+                )
+
+    def paths(self, data_dir: Path | None) -> list[Path]:
+        """The files, fetched where no folder is given."""
+        if data_dir is None:
+            return [fetch_from_hub(self.repo, file) for file in self.file_names()]
+        self.check(data_dir)
+        paths = [find_in_folder(data_dir, self.repo, file) for file in self.file_names()]
+        return [path for path in paths if path is not None]
+
+    def location(self, data_dir: Path | None) -> str:
+        return str(data_dir) if data_dir and self.is_at_hand(data_dir) else f"hub: {self.repo}"
+
+    def is_at_hand(self, data_dir: Path | None, part: str = "") -> bool:
+        if data_dir is None:
+            return is_cached(self.repo, self.file_names())
+        return all(find_in_folder(data_dir, self.repo, file) for file in self.file_names())
+
+
+@dataclass(frozen=True)
+class HubSet(_OnHub):
+    """One split of a small image data set, a parquet file."""
+
+    summary: str
+    repo: str
+    file: str
+    label: str
+    num_classes: int
+    rows: int
+    image: str = "img"
+
+    def file_names(self) -> tuple[str, ...]:
+        return (self.file,)
+
+    def location(self, data_dir: Path | None) -> str:
+        path = find_in_folder(data_dir, self.repo, self.file) if data_dir else None
+        return str(path) if path else f"hub: {self.repo}"
+
+    def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
+        from vitattack.data.formats.row_sources import ParquetSource
+
+        refuse_part(part, self.summary)
+        return OpenedSet(ParquetSource(self.paths(data_dir), self.image, self.label, self.num_classes))
+
+
+@dataclass(frozen=True)
+class HubArrays(_OnHub):
+    """Generated images in one or more npz files, each mapped into memory and none joined."""
+
+    summary: str
+    repo: str
+    files: tuple[str, ...]
+    num_classes: int
+    rows: int
+
+    def file_names(self) -> tuple[str, ...]:
+        return self.files
+
+    def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
+        from vitattack.data.formats.arrays import npz_parts
+
+        refuse_part(part, self.summary)
+        paths = self.paths(data_dir)
+        source = npz_parts(paths, self.num_classes)
+        check_count(len(source), self.rows, str(paths[0].parent))
+        return OpenedSet(source)
