@@ -1,4 +1,4 @@
-"""The files in benchmarks/: all readable, and their published numbers those the zoo has from the same sources."""
+"""Files in benchmarks/: all readable, with the published numbers that the zoo has from the same sources."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_papers_are_there():
 
 
 def test_published_numbers_are_those_of_the_zoo():
-    """Typed from the papers here and from repositories there: a slip in one of them shows."""
+    """Typed from papers here and from repositories there, so that a slip in one of them shows."""
     zoo, compared, contradictions = entries(), 0, set()
     for path in FILES:
         if path.stem.startswith(("demo", "tora", "bhojanapalli")):  # other images, other decimals
@@ -92,7 +92,7 @@ def test_published_numbers_are_those_of_the_zoo():
 
 
 def test_every_reported_number_of_unpublished_models_is_quoted():
-    """What the zoo has of models without weights comes from tables that are files here."""
+    """Numbers of models without weights come from tables that are files here."""
     quoted: dict[str, set[float]] = {}
     for path in FILES:
         bench = read(path.stem)

@@ -1,4 +1,4 @@
-"""Tables of a benchmark, made of cells whose numbers are known."""
+"""Tables of a benchmark, from cells with known numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray in place of this process: the same bytes, whatever dies under it."""
+"""Ray executor: the same bytes as in this process, whichever worker, node or driver dies."""
 
 from __future__ import annotations
 

@@ -1,48 +1,18 @@
-"""Prices of whole benchmarks, checks before a run, and throughput."""
+"""Costs of whole benchmarks."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from vitattack.bench.cells import cells
+from tests.bench.plan.making import TEXT, bench, plan
 from vitattack.bench.model_figures import figures_of
 from vitattack.bench.options import BenchOptions
-from vitattack.bench.plan import preflight, throughput
-from vitattack.bench.plan.cost import Plan, plan_benchmark
-from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.run.run_benchmark import run_benchmark
-from vitattack.bench.schema import Benchmark
-from vitattack.core import files
-from vitattack.core.errors import UsageError
 from vitattack.models.zoo.entries import entries
 from vitattack.report.bench_plan import format_bytes, format_flops, format_hours, plan_table
-
-TEXT = """\
-schema: 1
-title: A plan
-source: us
-data: cifar10-demo[:8]
-threats: [linf:8/255]
-models: [tiny-vit, {label: theirs, published: true}]
-attacks: [pgd, "transfer('tiny-cnn-standard', pgd(stop=never))"]
-reference:
-  - {model: tiny-vit, attack: pgd, value: 25, n: 100}
-"""
-
-
-def bench(folder: Path, text: str = TEXT) -> Benchmark:
-    path = folder / "b.yaml"
-    path.write_text(text)
-    return read_benchmark(str(path))
-
-
-def plan(some: Benchmark, *, throughput: float | None = None, **options: Any) -> Plan:
-    return plan_benchmark(some, BenchOptions(**{"store": Path("no store"), **options}), throughput)
 
 
 def test_the_price_of_a_cell_is_passes_times_recorded_figures(tmp_path: Path) -> None:
@@ -136,124 +106,7 @@ def test_a_file_is_priced_by_its_own_shape_or_not_at_all(tmp_path: Path) -> None
     assert priced(", arch_kwargs: {depth: 40}") is None
 
 
-def test_a_measurement_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
-    monkeypatch.setattr(throughput, "SECONDS", 0.0)
-    some = bench(tmp_path)
-    measured = dict(throughput.calibrate(cells(some), "cpu"))
-    assert measured.keys() == {"tiny-vit"} and 1e6 < measured["tiny-vit"] < 1e14
-    rates = throughput.MeasuredRates("cpu")
-    assert rates.of("tiny-vit", 1) == throughput.Rate(measured["tiny-vit"], "measured")
-    assert rates.of("tiny-cnn-standard", 1) == throughput.Rate(measured["tiny-vit"], "measured on other models")
-    assert rates.of("tiny-vit", 7) is None and throughput.MeasuredRates("cuda").of("tiny-vit", 1) is None
-    row = plan(some, device="cpu").rows[0]
-    assert row.hours is not None and row.flops is not None
-    assert row.hours == pytest.approx(row.flops / measured["tiny-vit"] / 3600)
-    throughput.remember("cpu", 1, {"tiny-cnn-standard": 5e9})
-    assert throughput.MeasuredRates("cpu").of("tiny-vit", 1) == rates.of("tiny-vit", 1)
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"schema": 2}', '{"schema": 1, "rates": {"a": 3}}', '{"schema": 1}', "[" * 9999]
-)
-def test_a_broken_cache_of_measurements_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
-    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
-    (tmp_path / throughput.FILE).write_text(content)
-    assert throughput.MeasuredRates("cpu").of("tiny-vit", 1) is None
-
-
-def test_a_model_of_unknown_size_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throughput, "figures_of", lambda entry: None)
-    assert list(throughput.calibrate(cells(bench(tmp_path)), "cpu")) == []
-
-
-def test_throughput_as_people_write_it() -> None:
-    assert (
-        throughput.parse_flops("20T")
-        == throughput.parse_flops("2e13")
-        == throughput.parse_flops("20000 GFLOP/s")
-        == 2e13
-    )
-    assert throughput.parse_flops("312TFLOPS") == 3.12e14
-    for text in ("", "fast", "-3T", "20 images/s", "1e99", "0"):
-        with pytest.raises(UsageError, match="write 20T or 300G"):
-            throughput.parse_flops(text)
-
-
 def test_numbers_that_can_be_read() -> None:
     assert [format_flops(v) for v in (None, 5.0, 2.5e9, 3.19e18)] == ["?", "5", "2.5G", "3.19E"]
     assert [format_hours(v) for v in (None, 0.001, 0.5, 3.0, 1234.0)] == ["?", "3.6 s", "30 min", "3.0 h", "1,234 h"]
     assert [format_bytes(v) for v in (None, 0, 5e6, 2e9)] == ["?", "", "5 MB", "2.00 GB"]
-
-
-# Before the first forward.
-
-
-def check(some: Benchmark, folder: Path) -> None:
-    preflight.check_run(some, [c for c in cells(some) if c.runnable], BenchOptions(store=folder / "runs"))
-
-
-def test_options_that_do_not_suit_each_other_are_told_with_their_line(tmp_path: Path) -> None:
-    some = bench(
-        tmp_path, TEXT.replace("attacks: [pgd, ", "attacks:\n  - pgd\n  - pgd(steps=0)\n  - ").replace('))"]', '))"')
-    )
-    with pytest.raises(UsageError, match=r"b\.yaml:9: 0 steps cannot move an image: use at least 1"):
-        check(some, tmp_path)
-
-
-def test_a_sound_benchmark_passes(tmp_path: Path) -> None:
-    check(bench(tmp_path), tmp_path)
-
-
-def test_weights_that_are_not_here_need_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
-    monkeypatch.setenv("VITATTACK_OFFLINE", "1")
-    name = "rb/Debenedetti2022Light_XCiT-S12/cifar10"
-    with pytest.raises(
-        UsageError, match=rf"b\.yaml:6: the weights of '{name}' are not here and VITATTACK_OFFLINE is set"
-    ):
-        check(bench(tmp_path, TEXT.replace("[tiny-vit", f"[{name}, tiny-vit")), tmp_path)
-    text = TEXT.replace("[pgd, \"transfer('tiny-cnn-standard'", f"[pgd, {{label: T, attack: \"transfer('{name}'")
-    crafted = bench(tmp_path, text.replace('=never))"]', '=never))"}]'))
-    with pytest.raises(UsageError, match=rf"b\.yaml:7: the weights of '{name}' are not here .*--skip T$"):
-        check(crafted, tmp_path)
-    assert [cell.attack_label for cell in cells(crafted, skip=["T"]) if cell.runnable] == ["pgd"]
-
-
-def test_weights_that_were_changed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = tmp_path / "embedded"
-    copied.mkdir()
-    entry = entries()["tiny-cnn-standard"]
-    assert entry.weights is not None and entry.weights.file is not None
-    content = bytearray((preflight.EMBEDDED / entry.weights.file).read_bytes())
-    content[-1] ^= 1
-    (copied / entry.weights.file).write_bytes(content)
-    monkeypatch.setattr(preflight, "EMBEDDED", copied)
-    text = TEXT.replace("[tiny-vit,", "[tiny-cnn-standard,").replace("model: tiny-vit", "model: theirs")
-    with pytest.raises(UsageError, match=r"b\.yaml:6: it has sha256 .* the zoo says 691f11c30118"):
-        check(bench(tmp_path, text), tmp_path)
-
-
-def test_a_full_disk_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage(NamedTuple):
-        total: int = 10**9
-        used: int = 10**9 - 1000
-        free: int = 1000
-
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage())
-    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "home"))
-    with pytest.raises(UsageError, match="the records need .* give another --out"):
-        check(bench(tmp_path), tmp_path)
-    text = TEXT.replace("[tiny-vit", "[rb/Debenedetti2022Light_XCiT-S12/cifar10, tiny-vit")
-    with pytest.raises(UsageError, match=r"the weights need 0\.\d GB .* set VITATTACK_HOME"):
-        check(bench(tmp_path, text), tmp_path)
-
-
-def test_images_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*given: Any, **more: Any) -> None:
-        raise AssertionError("nothing is to be fetched")
-
-    monkeypatch.setattr(files, "cache_folder", nothing)
-    text = TEXT.replace("cifar10-demo[:8]", "cifar10-c/fog/3")
-    with pytest.raises(UsageError, match=r"b\.yaml: .*no --data-dir is given"):
-        check(bench(tmp_path, text), tmp_path)

@@ -1,4 +1,4 @@
-"""Reading a benchmark file: what it means, and that every mistake is told with its line and the fix."""
+"""Reading of benchmark files: their meaning, and mistakes reported with line and fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs the cells changes nothing; what fails, dies or is interrupted costs itself and nothing else."""
+"""Same records from every executor; a failure, a dead worker or an interrupt affects its own cell only."""
 
 from __future__ import annotations
 
