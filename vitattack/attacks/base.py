@@ -19,6 +19,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.records.section import Run, Section
+from vitattack.threats.lp import LpBall
 
 # Calibration images and labels, read only by the attacks that ask for them.
 Calibration = Callable[[], tuple[Tensor, Tensor]]
@@ -153,6 +154,16 @@ class Attack(Protocol):
 
     def _each(self, change: Callable[[Attack], Attack]) -> Self:
         return self.with_parts([change(part) for part in self.parts]) if self.parts else self
+
+
+class InBall(Attack):
+    """An attack that keeps its candidates in an L_p ball of its own."""
+
+    ball: LpBall
+
+    def with_ball(self, ball: LpBall) -> Self:
+        """The same attack in another ball; over the whole tree: `mapped`."""
+        return replace(self, ball=ball)  # type: ignore[type-var]
 
 
 class Wrapper(Attack):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Crafted, Traits, Wrapper, refuse_nesting
+from vitattack.attacks.base import Attack, Crafted, InBall, Traits, Wrapper, refuse_nesting
 from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -17,7 +17,7 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class DoublePrecision(Wrapper):
+class DoublePrecision(InBall, Wrapper):
     """Runs the inner attack on the victim in float64; verdicts are those of the float32 victim."""
 
     ball: LpBall

@@ -20,6 +20,7 @@ from vitattack.attacks.base import (
     Attack,
     Calibration,
     Crafted,
+    InBall,
     Traits,
     blank_evidence,
     inherited,
@@ -51,7 +52,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class AAS(Attack):
+class AAS(InBall):
     """The plain attack, then the attack through each kept set of scales on whoever still stands.
 
     `surrogate` differentiates the scaled model; `backward_only` runs the plain model forwards and scales only the

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitattack.attacks.auto import probes
 from vitattack.attacks.auto.assurance import STAGES, assurance
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
-from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, Traits, blank_search
+from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, InBall, Traits, blank_search
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.compose import confirmed
 from vitattack.attacks.gradient.starts import Corner
@@ -60,7 +60,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Auto(Attack):
+class Auto(InBall):
     """Opening stages on every sample, then rounds on the nearest ones, and on all while a round still breaks some.
 
     Where the attention of the block's first images saturates, so that gradients mislead, the rounds are `hard` ones, and

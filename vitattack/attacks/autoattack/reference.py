@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.autoattack.autoattack import VERSIONS
 from vitattack.attacks.autoattack.flags import Flag
-from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
+from vitattack.attacks.base import Calibration, Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
 from vitattack.attacks.losses import AnyLoss
@@ -65,7 +65,7 @@ def _is_package(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Reference(Attack):
+class Reference(InBall):
     """Runs the stages as the package does: each from the clean image, on the samples still standing, with one seed.
 
     A sample that no stage fools comes back unchanged. Evidence: `stage` says who broke the sample, `flags` what the

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Crafted, blank_evidence
+from vitattack.attacks.base import Crafted, InBall, blank_evidence
 from vitattack.attacks.gradient.starts import Start
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.price import Asked, Price
@@ -20,7 +20,7 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Noise(Attack):
+class Noise(InBall):
     """Random points of the ball, each tried once on the samples still standing."""
 
     ball: LpBall

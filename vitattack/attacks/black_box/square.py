@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence
+from vitattack.attacks.base import Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
 from vitattack.attacks.price import Asked, Price
@@ -31,7 +31,7 @@ BLOCK = 250
 
 
 @dataclass(frozen=True)
-class Square(Attack):
+class Square(InBall):
     """Vertical stripes (linf) or tiles (l2), then one square at a random place per query, kept where the loss grows.
 
     A start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence, inherited, recall
+from vitattack.attacks.base import Attack, Calibration, Crafted, InBall, Traits, blank_evidence, inherited, recall
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
@@ -26,7 +26,7 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Transfer(Attack):
+class Transfer(InBall):
     """Runs the inner attack on the source, with the true labels; the victim looks at what came out.
 
     `fooled`, `forwards` and `backwards` are about the victim, as in every attack. What the source spent and all that the

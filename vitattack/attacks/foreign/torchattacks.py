@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Crafted, blank_evidence
+from vitattack.attacks.base import Crafted, InBall, blank_evidence
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
 from vitattack.attacks.losses import AnyLoss
@@ -80,7 +80,7 @@ def parameters(kind: type) -> dict[str, inspect.Parameter]:
 
 
 @dataclass(frozen=True)
-class TorchAttack(Attack):
+class TorchAttack(InBall):
     """Builds the class for each batch, with the budget of the threat and a seed of ours.
 
     Candidates outside the budget are replaced by the image itself and never count; evidence `outside` marks them.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Crafted, Traits, blank_search
+from vitattack.attacks.base import Crafted, InBall, Traits, blank_search
 from vitattack.attacks.gradient.starts import Start, Uniform
 from vitattack.attacks.gradient.steps import State, Steepest, StepRule
 from vitattack.attacks.losses import AnyLoss, CrossEntropy, Moment
@@ -22,7 +22,7 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Gradient(Attack):
+class Gradient(InBall):
     """Iterated ascent of a loss inside a ball.
 
     One forward per step: the logits of an iterate give its verdict, its loss and its gradient, so T steps cost T + 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Crafted, Traits
+from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
@@ -27,7 +27,7 @@ BETA1, BETA2, GUARD = 0.9, 0.999, 1e-8  # Adam's memories of the gradient, of it
 
 
 @dataclass(frozen=True)
-class CWL2(Attack):
+class CWL2(InBall):
     """Minimises ||x' - x||^2 + c max(z_y - max z_j + kappa, 0) over w with x' = (tanh(w) + 1) / 2, for several c.
 
     Each sample has its own c: halved between its bounds after a search that fooled the victim, raised after one that did

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Crafted, Traits
+from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import register
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
@@ -24,7 +24,7 @@ from vitattack.threats.lp import LpBall, l2_norms
 
 
 @dataclass(frozen=True)
-class FAB(Attack):
+class FAB(InBall):
     """Each step projects the iterate and the image onto the linearised boundary and goes between the two, a bit further.
 
     One that fools the victim is pulled back towards the image before the next step. With `targets` the boundaries are

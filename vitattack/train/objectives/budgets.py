@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from vitattack.attacks.base import Attack, InBall, mapped
 from vitattack.core.rng import SampleRng
 from vitattack.threats.lp import LpBall
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,25 +44,9 @@ def limited(ball: LpBall, eps: float) -> LpBall:
     return Limited(ball.norm, ball.eps, eps)
 
 
-def with_budget(attack: T, eps: float) -> T:
+def with_budget(attack: Attack, eps: float) -> Attack:
     """The attack with every ball inside it limited to `eps`."""
-    changed: T = mapped(attack, lambda v: limited(v, eps) if isinstance(v, LpBall) else None)
-    return changed
-
-
-def mapped(value: Any, change: Any) -> Any:
-    """A value with every part that `change` answers for replaced, from the outside in."""
-    changed = change(value) if is_dataclass(value) else None
-    if changed is not None:
-        value = changed
-        if isinstance(value, LpBall):
-            return value
-    if isinstance(value, tuple):
-        mapped_parts = [mapped(part, change) for part in value]
-        return type(value)(*mapped_parts) if hasattr(value, "_fields") else tuple(mapped_parts)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    parts = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-    mapped_fields = {name: mapped(part, change) for name, part in parts.items()}
-    moved = {name: part for name, part in mapped_fields.items() if part is not parts[name]}
-    return replace(value, **moved) if moved else value
+    return mapped(
+        lambda part: part.with_ball(limited(part.ball, eps)) if isinstance(part, InBall) else part,
+        attack,
+    )
