@@ -18,7 +18,7 @@ from vitattack.attacks.aas.scale_search import LITERAL, Climb
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
 from vitattack.models.attention.probe import attention_layers
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.load import load_model
 
 FACTORS = (1.0, 0.5, 0.1, 0.01, 10.0)
 
@@ -31,7 +31,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    victim = zoo.load(args.model, torch.device("cpu")).victim
+    victim = load_model(args.model, torch.device("cpu")).victim
     data = load_data("cifar10-calib")
     x, y = data.read(data.rows)
     layers = attention_layers(victim, x)

@@ -32,8 +32,8 @@ from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet, load_data
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.models.base import Attackable
-from vitattack.models.victim import Victim, digest
-from vitattack.models.zoo import load as zoo
+from vitattack.models.victim import Victim, model_digest
+from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import mean_passes
 from vitattack.threats.base import Threat, parse_threat
@@ -98,7 +98,7 @@ def run(
 ) -> dict[str, list[SampleRecord]]:
     """Records of every variant on one model, from --out where they are."""
     out.mkdir(parents=True, exist_ok=True)
-    about, found = f"{digest(victim)} {data.digest()} {threat}" + f" {seed}" * (seed > 0), {}
+    about, found = f"{model_digest(victim)} {data.digest()} {threat}" + f" {seed}" * (seed > 0), {}
     kept: Kept = {}
     for name, attack in made.items():
         path = out / f"{hashlib.sha256(f'{about} {told(attack)}'.encode()).hexdigest()[:16]}.jsonl"
@@ -162,7 +162,7 @@ def main() -> None:
     tables = {}
     for text in args.models:
         model, _, count = text.rpartition("=")
-        victim = named(model, zoo.FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
+        victim = named(model, FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
         tables[victim.name] = run(
             victim, made, threat, load_data(args.data, limit=int(count)), args.out / victim.name, args.seed
         )

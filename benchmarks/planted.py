@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from vitattack.models.attention.projections import query_rows
 from vitattack.models.victim import Victim
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import load_model
 
 FACTOR, LEVELS = 1e3, 16
 
@@ -39,11 +40,11 @@ class Levels(nn.Module):
         return logits
 
 
-def named(text: str, options: zoo.FileOptions = zoo.FileOptions()) -> Victim:
+def named(text: str, options: FileOptions = FileOptions()) -> Victim:
     """The victim of MODEL or MODEL+FAULT; the options are for checkpoint files."""
     model, _, fault = text.partition("+")
     is_file = Path(model).is_file()
-    victim = zoo.load(model, torch.device("cpu"), options if is_file else zoo.FileOptions()).victim
+    victim = load_model(model, torch.device("cpu"), options if is_file else FileOptions()).victim
     victim.name = Path(model).parent.name if is_file else model
     return planted(victim, fault) if fault else victim
 

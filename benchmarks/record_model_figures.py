@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from vitattack.bench.model_figures import FILE, count_figures, recorded_figures, write_figures
-from vitattack.models.zoo.entries import _shipped
+from vitattack.models.zoo.catalogue import shipped_entries
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="count models again that are recorded already")
     given = parser.parse_args()
     recorded = recorded_figures() if FILE.is_file() and not given.all else {}
-    shipped = _shipped()
+    shipped = shipped_entries()
     figures = {id: known for id, known in recorded.items() if id in shipped}
     for entry in shipped.values():
         if entry.arch is not None and entry.id not in figures:

@@ -38,13 +38,13 @@ Examples:
 @output_options
 def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
     """Every entry with its reported numbers, or those that contain TEXT, or whose id fits a pattern such as 'rb/*'."""
-    from vitattack.models.zoo.entries import search
+    from vitattack.models.zoo.catalogue import search_zoo
     from vitattack.report.models import here
     from vitattack.report.models import listing as rows
 
     from .output import show
 
-    found = search(text, data)
+    found = search_zoo(text, data)
     table, content = rows(filter(here, found) if cached else found)
     show(table, content, "json" if as_json else form)
 
@@ -56,14 +56,14 @@ def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """One entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,
     weights, licence. The weights themselves are not needed.
     """
-    from vitattack.models.zoo.entries import named
+    from vitattack.models.zoo.catalogue import zoo_entry
 
-    entry = named(name)  # a typo is answered before torch is imported
+    entry = zoo_entry(name)  # a typo is answered before torch is imported
 
-    from vitattack.models.zoo.figures import figures
+    from vitattack.models.zoo.figures import model_figures
     from vitattack.report.models import content, details
 
     from .output import show
 
-    found = figures(entry) if entry.arch is not None else None
+    found = model_figures(entry) if entry.arch is not None else None
     show(details(entry, found), content(entry, found), "json" if as_json else form)

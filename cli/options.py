@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from vitattack.models.zoo.load import FileOptions
+    from vitattack.models.zoo.file_options import FileOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,7 +121,7 @@ output_options = together(
 
 def model_options(given: dict[str, Any]) -> FileOptions:
     """What the file options say, taken out of a command's arguments."""
-    from vitattack.models.zoo.load import FileOptions
+    from vitattack.models.zoo.file_options import FileOptions
 
     try:
         arch_kwargs = json.loads(given.pop("arch_kwargs"))

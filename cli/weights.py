@@ -28,17 +28,18 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
     anything is parsed; where the zoo has no sha256, that of the first download is kept in a lock file and holds from
     then on. Everything lies in VITATTACK_HOME, by default in the cache folder of the platform.
     """
-    from vitattack.models.zoo.entries import named, weights_to_fetch
+    from vitattack.models.zoo.catalogue import zoo_entry
+    from vitattack.models.zoo.entry import weights_to_fetch
 
-    wanted = {name: weights_to_fetch(named(name)) for name in names}  # a typo is answered before torch is imported
+    wanted = {name: weights_to_fetch(zoo_entry(name)) for name in names}  # a typo is answered before torch is imported
 
-    from vitattack.models.weights import fetch
+    from vitattack.models.weights.fetch import fetch_file, weights_origin
     from vitattack.report.weights import pulled
 
     from .output import show
 
-    files = {name: fetch.pull(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
-    table, content = pulled(files, {name: fetch.origin(weights, name) for name, weights in wanted.items()})
+    files = {name: fetch_file(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
+    table, content = pulled(files, {name: weights_origin(weights, name) for name, weights in wanted.items()})
     show(table, content, "json" if as_json else form)
 
 
@@ -99,15 +100,15 @@ def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: 
     import dataclasses
 
     from vitattack.core.table import Table
-    from vitattack.models.zoo.entries import user_file
-    from vitattack.models.zoo.user_entries import About, add, parse_clean
+    from vitattack.models.zoo.catalogue import user_zoo_file
+    from vitattack.models.zoo.user_entries import About, add_entry, parse_clean_accuracy
 
     from .output import show
 
     options = model_options(given)
     clean = given.pop("clean")
-    about = About(**given, clean=parse_clean(clean) if clean else None)
-    entry = add(name, source, options, about)
+    about = About(**given, clean=parse_clean_accuracy(clean) if clean else None)
+    entry = add_entry(name, source, options, about)
     rows = [("arch", str(entry.arch)), ("classes", str(entry.num_classes)), ("input", f"{entry.input} px")]
-    table = Table(f"{name}, in {user_file()}", ("", ""), rows, left=2)
+    table = Table(f"{name}, in {user_zoo_file()}", ("", ""), rows, left=2)
     show(table, {"schema": 1, **dataclasses.asdict(entry)}, "json" if as_json else form)

@@ -31,7 +31,7 @@ from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.data import DataSet, load_data
 from vitattack.models.victim import Victim
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.load import load_model
 from vitattack.threats.base import parse_threat
 
 AIM, HALF = 24, "bf16-search"
@@ -92,7 +92,7 @@ class Comparison:
 
 
 def compare(row: Row, args: argparse.Namespace) -> Comparison:
-    victim, data = zoo.load(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
+    victim, data = load_model(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
     theirs = references(
         args.reference, attack_text.canonical(args.against), victim, str(parse_threat(row.threat)), data
     )
@@ -113,7 +113,7 @@ def robust(row: Row, victim: Victim, data: DataSet, found: dict[str, float], nam
 
 def timed(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     """Both on the same few images, from nothing to the result, side by side."""
-    victim, data = zoo.load(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
+    victim, data = load_model(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
     data = replace(data, rows=data.rows[: args.time], text=f"{data.text}, the first {args.time}")
     settings = {"threads": args.threads, "batch_size": args.batch_size}
     found: dict[str, float] = {}

@@ -25,9 +25,9 @@ from vitattack.attacks.autoattack.reference import PAPER_QUERIES, PAPER_STEPS, R
 from vitattack.attacks.base import Attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, frozen
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.load import load_model
 from vitattack.threats.lp import LpBall
 
 BALL, BATCH = LpBall("linf", 8 / 255), 64
@@ -40,7 +40,7 @@ def survivors(victim: Victim, x_adv: Tensor, y: Tensor) -> Tensor:
 
 
 def by_us(attack: Attack, victim: Victim, batches: Batches, found: dict[str, Tensor], name: str) -> None:
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         found[name] = torch.cat([~attack(victim, x, y, rng=rng).evidence["fooled"] for x, y, rng in batches])
     found[f"{name} passes"] = torch.tensor([passes.forwards, passes.backwards])
 
@@ -48,7 +48,7 @@ def by_us(attack: Attack, victim: Victim, batches: Batches, found: dict[str, Ten
 def by_package(reference: Reference, victim: Victim, batches: Batches, found: dict[str, Tensor], name: str) -> None:
     """The package over all batches, its parts set to the same steps and queries."""
     standing = []
-    with counting(victim) as passes, torch.random.fork_rng():
+    with counting_passes(victim) as passes, torch.random.fork_rng():
         for x, y, rng in batches:
             whole = reference.whole(victim, rng.seed, x.device)
             for name_there, stage in (
@@ -69,7 +69,7 @@ def _batch_word() -> str:
 
 
 def compare(model: str, count: int, args: argparse.Namespace, ours: Attack, reference: Reference) -> None:
-    victim = zoo.load(model, torch.device("cpu")).victim
+    victim = load_model(model, torch.device("cpu")).victim
     data = load_data("cifar10-demo")
     x, y = data.read(data.rows)
     with frozen(victim), torch.no_grad():

@@ -18,7 +18,7 @@ from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
 from vitattack.models.victim import frozen
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.load import load_model
 from vitattack.threats.lp import LpBall
 
 EPS, BATCH = 8 / 255, 64
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=192)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    victim = zoo.load(args.model, torch.device("cpu")).victim
+    victim = load_model(args.model, torch.device("cpu")).victim
     data = load_data("cifar10-demo")
     x, y = data.read(data.rows)
     with frozen(victim), torch.no_grad():

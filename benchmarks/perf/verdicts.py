@@ -12,8 +12,8 @@ from typing import Any
 from vitattack.attacks.stages import names
 from vitattack.bench.run import stored_cells
 from vitattack.data import DataSet, load_data
-from vitattack.models.victim import Victim, digest
-from vitattack.models.zoo import load as zoo
+from vitattack.models.victim import Victim, model_digest
+from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 from vitattack.text import yaml_lines
@@ -33,8 +33,8 @@ class Row:
     held_out: bool = False
 
     @property
-    def options(self) -> zoo.FileOptions:
-        return zoo.FileOptions(self.arch, self.arch_kwargs, normalize=self.normalize)
+    def options(self) -> FileOptions:
+        return FileOptions(self.arch, self.arch_kwargs, normalize=self.normalize)
 
     @property
     def shown(self) -> str:
@@ -94,7 +94,7 @@ def stored(folder: Path, attack: str) -> dict[int, Outcome]:
 
 def references(stores: Sequence[Path], attack: str, victim: Victim, threat: str, data: DataSet) -> dict[int, Outcome]:
     """Every image of the data that a stored run of the attack on this model has a verdict on."""
-    weights, wanted = digest(victim), set(data.rows)
+    weights, wanted = model_digest(victim), set(data.rows)
     found: dict[int, Outcome] = {}
     for path in sorted(path for store in stores for path in store.glob("*/job.json")):
         content = json.loads(path.read_text())

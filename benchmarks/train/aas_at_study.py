@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitattack import evaluate
-from vitattack.models.zoo.load import FileOptions
+from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.result import Result
 from vitattack.records.stats import mcnemar
 from vitattack.train.options import SessionOptions

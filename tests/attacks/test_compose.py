@@ -13,7 +13,7 @@ from vitattack.attacks.base import Attack, Crafted, Wrapper, recall
 from vitattack.attacks.compose import Stages
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 
@@ -81,7 +81,7 @@ def test_what_makes_all_its_steps_is_looked_at_before_the_next_stage(toy_images:
     for text in ("worst({}, random)", "restarts(3, {})", "worst(worst({}), random)"):
         x, y = toy_images
         victim = tiny_vit()
-        with counting(victim) as passes:
+        with counting_passes(victim) as passes:
             crafted = attack_text.build(text.format("pgd(steps=5, stop=never)"), BALL)(
                 victim, x, y, rng=SampleRng(0, tuple(range(len(x))))
             )

@@ -17,8 +17,8 @@ from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS, LP
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
-from vitattack.models.victim import Victim, digest
+from vitattack.models.passes import counting_passes
+from vitattack.models.victim import Victim, model_digest
 from vitattack.threats.base import Threat, parse_threat
 from vitattack.threats.lp import LpBall
 
@@ -128,11 +128,11 @@ def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_
     toy.model.norm.eval()  # type: ignore[union-attr, operator]
     frozen = next(toy.parameters()).requires_grad_(False)
     modes = [m.training for m in toy.modules()]
-    before, state = digest(toy), torch.get_rng_state()
+    before, state = model_digest(toy), torch.get_rng_state()
     fastpath = torch.backends.mha.get_fastpath_enabled()
     ready(name, usual(name), toy)(toy, *toy_images, rng=rng(12))
     assert [m.training for m in toy.modules()] == modes
-    assert digest(toy) == before
+    assert model_digest(toy) == before
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
     assert all(p.grad is None for p in toy.parameters())
@@ -143,7 +143,7 @@ def test_the_victim_and_the_world_are_left_as_found(name: str, toy: Victim, toy_
 @every_attack
 def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images: Images) -> None:
     attack = ready(name, usual(name), toy)
-    with counting(toy) as passes:
+    with counting_passes(toy) as passes:
         evidence = attack(toy, *toy_images, rng=rng(12)).evidence
     assert passes.forwards == int(evidence["forwards"].sum()) > 0
     assert passes.backwards == int(evidence["backwards"].sum())

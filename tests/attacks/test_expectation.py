@@ -13,7 +13,7 @@ from vitattack.attacks.gradient.steps import Steepest
 from vitattack.attacks.losses import CrossEntropy, Moment, evaluate
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 
@@ -64,7 +64,7 @@ def test_averaging_finds_the_direction_that_noise_hides() -> None:
 
 def test_every_answer_is_paid_for() -> None:
     model = noisy(0.0)
-    with counting(model) as passes:
+    with counting_passes(model) as passes:
         crafted = attack_text.build("eot(pgd(steps=3, stop=never), n=7)", BALL)(model, X, Y, rng=RNG)
     assert passes.forwards == int(crafted.evidence["forwards"].sum()) == 4 * 3 * (7 + 1)  # and one for the verdict
     assert passes.backwards == int(crafted.evidence["backwards"].sum()) == 4 * 3 * 7
@@ -84,7 +84,7 @@ def test_output_diversified_starts_differ_by_sample_and_cost_their_steps() -> No
     assert BALL.allows(X, point).all()
     assert torch.allclose((point - X).abs(), torch.full_like(X, BALL.eps), atol=1e-6)  # two steps of eps: a corner
     assert len({tuple(row.flatten().sign().tolist()) for row in point - X}) > 1
-    with counting(model) as passes:
+    with counting_passes(model) as passes:
         crafted = Gradient(BALL, 3, Steepest(), start=start, stop="never")(model, X, Y, rng=RNG)
     assert passes.forwards == int(crafted.evidence["forwards"].sum()) == 4 * (2 + 3)
     assert passes.backwards == int(crafted.evidence["backwards"].sum()) == 4 * (2 + 3)
@@ -101,7 +101,7 @@ def test_more_noise_is_never_weaker() -> None:
 
 def test_targets_are_averaged_over_too() -> None:
     model = noisy(0.0)
-    with counting(model) as passes:
+    with counting_passes(model) as passes:
         crafted = attack_text.build("eot(worst(apgd_t(steps=3, k=2), pgd(steps=2)), n=3)", BALL)(model, X, Y, rng=RNG)
     assert passes.forwards == int(crafted.evidence["forwards"].sum())
     alone = attack_text.build("worst(apgd_t(steps=3, k=2), pgd(steps=2))", BALL)(model, X, Y, rng=RNG)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitattack.bench.model_figures import count_figures, figures_of, recorded_figures
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 
 AGAIN = "run python benchmarks/record_model_figures.py"
 # One of every family of architectures that is cheap to build.
@@ -14,11 +14,11 @@ SAMPLE = ("tiny-vit", "tiny-cnn-standard", "rb/Debenedetti2022Light_XCiT-S12/cif
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_figures_of_a_sample_are_as_recorded(name: str) -> None:
-    assert recorded_figures()[name] == count_figures(entries()[name]), AGAIN
+    assert recorded_figures()[name] == count_figures(zoo_entries()[name]), AGAIN
 
 
 def test_every_model_that_can_be_built_has_figures() -> None:
-    shipped = [entry for entry in entries().values() if entry.arch is not None]
+    shipped = [entry for entry in zoo_entries().values() if entry.arch is not None]
     assert set(recorded_figures()) == {entry.id for entry in shipped}, AGAIN
     for entry in shipped:
         figures = figures_of(entry)

@@ -13,7 +13,7 @@ from vitattack.bench.plan.cost import plan_benchmark
 from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.schema import CLEAN
 from vitattack.core.assets import ASSETS
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 
 read = cache(read_benchmark)
 FILES = sorted((ASSETS / "benchmarks").glob("*.yaml"))
@@ -61,7 +61,7 @@ def test_the_papers_are_there():
 
 def test_published_numbers_are_those_of_the_zoo():
     """Typed from papers here and from repositories there, so that a slip in one of them shows."""
-    zoo, compared, contradictions = entries(), 0, set()
+    zoo, compared, contradictions = zoo_entries(), 0, set()
     for path in FILES:
         if path.stem.startswith(("demo", "tora", "bhojanapalli")):  # other images, other decimals
             continue
@@ -99,7 +99,7 @@ def test_every_reported_number_of_unpublished_models_is_quoted():
         for model in bench.models:
             values = {reference.value for reference in bench.reference if reference.model == model.label}
             quoted.setdefault(model.text, set()).update(values)
-    for entry in entries().values():
+    for entry in zoo_entries().values():
         if entry.id.split("/")[0] in ("vitwrn2025", "aas2024", "tora2023"):
             twin = f"rb/Debenedetti2022Light_XCiT-S12/{entry.dataset}" if "XCiT-S12/" in entry.id else entry.id
             assert {said.value for said in entry.reported if said.metric != "mce"} <= quoted[twin] | {74.94}, entry.id

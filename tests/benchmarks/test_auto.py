@@ -11,7 +11,7 @@ import pytest
 
 from tests.benchmarks.conftest import ARCH, KWARGS, Files, Script
 from vitattack import evaluate
-from vitattack.models.zoo.load import FileOptions
+from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.result import Result
 
 AUTO, AGAINST = "auto(steps=2, k=2, long=4)", "autoattack_ref(stages=('apgd-ce', 'square'), steps=5, queries=20)"

@@ -91,9 +91,9 @@ def test_a_failing_cell_fails_alone_and_the_same_command_retries_it(here: Here, 
     states = {c["model"]: c["status"] for c in json.loads(first.stdout)["cells"] if c["attack"] == "fgsm"}
     assert states == {"mine": "failed", "tiny-vit": "ok", "theirs": "published"}
     from vitattack.core.assets import EMBEDDED
-    from vitattack.models.zoo.entries import entries
+    from vitattack.models.zoo.catalogue import zoo_entries
 
-    source = entries()["tiny-vit"].weights
+    source = zoo_entries()["tiny-vit"].weights
     assert source is not None and source.file is not None
     weights.write_bytes((EMBEDDED / source.file).read_bytes())
     second = here(*words, "--json")

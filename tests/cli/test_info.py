@@ -13,7 +13,7 @@ import timm
 import torch
 
 from tests.cli.conftest import Here
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 
 
 def test_info_says_what_an_evaluation_needs_to_know(here: Here) -> None:
@@ -67,7 +67,7 @@ def test_ids_are_never_folded(width: str | None, here: Here, monkeypatch: pytest
         monkeypatch.setenv("COLUMNS", width)
     lines = here("models", "list").stdout.splitlines()
     shown = {line.split()[0] for line in lines if line.strip()}
-    assert set(entries()) <= shown
+    assert set(zoo_entries()) <= shown
     assert width is None or max(map(len, lines[:-1])) <= int(width)
 
 
@@ -78,8 +78,8 @@ def test_list_shows_the_number_within_what_was_trained_for(here: Here) -> None:
 
 def test_list_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from vitattack.models.zoo.entries import search; from vitattack.report.models import listing;"
-        "listing(search('')); assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
+        "import sys; from vitattack.models.zoo.catalogue import search_zoo; from vitattack.report.models import listing;"
+        "listing(search_zoo('')); assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

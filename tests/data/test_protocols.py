@@ -20,7 +20,7 @@ from vitattack.data.imagenet.classes import Classes
 from vitattack.data.labels.imagenet import official_list, restricted_classes, robustbench_ids, synsets
 from vitattack.data.protocols import PROTOCOLS
 from vitattack.data.transform import Preprocessing
-from vitattack.models.victim import digest, wrap
+from vitattack.models.victim import as_victim, model_digest
 from vitattack.records.job import Job
 
 
@@ -150,7 +150,7 @@ def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest
         put(tmp_path / "imagenet-r" / synsets()[numbers[k]] / "a.jpg", encoded((k, 0, 0)))
     model = Bright()
     matrix = transfer(
-        [wrap(model, torch.rand(1, 3, 8, 8))], attack="fgsm", data="imagenet-r", data_dir=tmp_path, threads=1
+        [as_victim(model, torch.rand(1, 3, 8, 8))], attack="fgsm", data="imagenet-r", data_dir=tmp_path, threads=1
     )
     x, _ = load_data("imagenet-r", data_dir=tmp_path).read([0, 1, 2])
     answered = model(x)[:, list(numbers)].argmax(1).tolist()
@@ -160,11 +160,15 @@ def test_transfer_asks_among_the_classes_too(tmp_path: Path, monkeypatch: pytest
 
 def test_the_restriction_is_part_of_what_is_digested_and_leaves_other_models_alone() -> None:
     x = torch.rand(2, 3, 8, 8)
-    victim = wrap(Bright(), x)
+    victim = as_victim(Bright(), x)
     one, two = Classes("one", ((0,), (1,))), Classes("two", ((0,), (2,)))
-    assert digest(restrict_to_classes(victim, one)) != digest(restrict_to_classes(victim, two)) != digest(victim)
+    assert (
+        model_digest(restrict_to_classes(victim, one))
+        != model_digest(restrict_to_classes(victim, two))
+        != model_digest(victim)
+    )
     assert restrict_to_classes(victim, None) is victim
-    small = wrap(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), x)
+    small = as_victim(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), x)
     assert restrict_to_classes(small, one) is small
     assert torch.equal(restrict_to_classes(victim, two)(x), victim(x)[:, [0, 2]])
 

@@ -299,12 +299,12 @@ def test_passes_an_attack_does_not_account_for_are_spread_evenly(
 def test_a_clean_accuracy_that_does_not_fit_the_entry_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from vitattack.models.zoo import entries as catalogue
-    from vitattack.models.zoo import load as zoo
+    from vitattack.models.zoo.catalogue import zoo_entries
+    from vitattack.models.zoo.entry import Reported
 
-    entry = catalogue.entries()["tiny-vit"]
-    claim = catalogue.Reported("clean", 99.9, 10_000, "a test")
-    monkeypatch.setattr(zoo, "entries", lambda: {"tiny-vit": replace(entry, reported=(claim,))})
+    entry = zoo_entries()["tiny-vit"]
+    claim = Reported("clean", 99.9, 10_000, "a test")
+    monkeypatch.setattr("vitattack.models.zoo.load.zoo_entry", lambda id_: replace(entry, reported=(claim,)))
     doubts = evaluate("tiny-vit", "fgsm", limit=32, threads=1).doubts
     assert any("does not fit the 99.9%" in doubt for doubt in doubts)
 
@@ -323,7 +323,7 @@ def test_calibration_images_are_never_the_evaluated_ones(toy_images: Images) -> 
 
 
 def test_what_does_not_apply_is_refused(toy_images: Images, tmp_path: Path) -> None:
-    from vitattack.models.zoo.load import FileOptions
+    from vitattack.models.zoo.file_options import FileOptions
 
     for settings, message in (
         ({"calibration": "cifar10-calib"}, "for attacks that learn"),

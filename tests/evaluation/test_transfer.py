@@ -20,7 +20,7 @@ from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.transfer.study import transfer, with_attack
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.models.victim import Victim
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord, Status
 from vitattack.records.result import Result
@@ -299,7 +299,7 @@ def test_memory_that_ends_halves_the_pieces_and_changes_no_verdict(
         ({"attack": 'transfer("tiny-vit", pgd)'}, "names its source itself"),
         ({"attack": "pgdd"}, "unknown attack 'pgdd'"),
         ({"calibration": "cifar10-calib"}, "for attacks that learn"),
-        ({"options": zoo.FileOptions(arch="small:tiny_vit_32")}, "none is named: drop them"),
+        ({"options": FileOptions(arch="small:tiny_vit_32")}, "none is named: drop them"),
         ({"transform": "resize32x32"}, "a transform is for folder: data"),
         ({"batch_size": 0}, "batch size 0"),
         ({"to": [Victim(nn.Flatten(), name="seven", num_classes=7, input_size=32)]}, "'seven' has 7"),

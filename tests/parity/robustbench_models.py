@@ -27,8 +27,8 @@ import timm
 import torch
 
 from vitattack.models.victim import frozen
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.load import load_entry
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.models.architectures.layouts import Layout, path_of
@@ -65,7 +65,7 @@ CASES = [
 
 def compare(name: str, python: str, record: bool) -> tuple[float, float]:
     """The largest difference of two images' logits, and how large the logits are."""
-    entry = entries()[name]
+    entry = zoo_entries()[name]
     assert entry.weights is not None
     with tempfile.TemporaryDirectory() as folder:
         told = subprocess.run(
@@ -77,7 +77,7 @@ def compare(name: str, python: str, record: bool) -> tuple[float, float]:
         file = Path(folder, "checkpoint.pth.tar")
         wanted = np.load(Path(folder, "logits.npz"))
         here = replace(entry.weights, mirrors=(f"file:{file}",))
-        victim = zoo.from_entry(replace(entry, weights=here)).victim.eval()
+        victim = load_entry(replace(entry, weights=here)).victim.eval()
         with frozen(victim), torch.no_grad():
             found = victim(torch.from_numpy(wanted["x"]))
     layout = json.loads(told.stdout.decode().splitlines()[-1])

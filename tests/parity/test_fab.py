@@ -14,7 +14,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.load import load_model
 from vitattack.threats.lp import LpBall
 
 FABAttack_PT = pytest.importorskip("pyautoattack.fab_pt").FABAttack_PT
@@ -75,7 +75,7 @@ def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("text", ["fab(steps=6, stop=never)", "fab_t(steps=6, targets=2, stop=never)"])
 def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every point where either code asks the model, one image at a time, nothing inside the budget."""
-    victim = zoo.load("tiny-vit", torch.device("cpu")).victim.double()
+    victim = load_model("tiny-vit", torch.device("cpu")).victim.double()
     x, y = images(victim, 2, among=8)
     pulled = 0
     for i in range(len(x)):
@@ -97,7 +97,7 @@ def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch
 
 
 def verdicts(text: str, norm: str, n: int, settings: dict[str, int]) -> tuple[Tensor, Tensor]:
-    victim = zoo.load("tiny-vit", torch.device("cpu")).victim
+    victim = load_model("tiny-vit", torch.device("cpu")).victim
     x, y = images(victim, n, among=2 * n)
     ball = LpBall(norm, EPS[norm])  # type: ignore[arg-type]
     fooled, theirs = [], []

@@ -11,7 +11,7 @@ from vitattack.attacks.gradient.steps import Steepest
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
 from vitattack.models.victim import Victim
-from vitattack.models.zoo import load as zoo
+from vitattack.models.zoo.load import load_model
 from vitattack.threats.lp import LpBall
 
 torchattacks = pytest.importorskip("torchattacks", reason="a peer: make test installs it")
@@ -37,7 +37,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def victim() -> Victim:
-    return zoo.load("tiny-vit", torch.device("cpu")).victim.double()
+    return load_model("tiny-vit", torch.device("cpu")).victim.double()
 
 
 @pytest.fixture(scope="module")

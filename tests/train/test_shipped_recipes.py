@@ -11,8 +11,8 @@ import torch
 
 from tests.train.small_runs import run
 from vitattack.data.catalogue import DATA_SETS
-from vitattack.models.architectures.build import build
-from vitattack.models.zoo.entries import entries
+from vitattack.models.architectures.build import build_architecture
+from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.train.optim.optimisers import Lion
 from vitattack.train.parts import build_parts, canonical_recipe
 from vitattack.train.recipe import Recipe
@@ -29,13 +29,13 @@ def test_every_part_of_a_recipe_is_known(name: str) -> None:
     found = build_parts(recipe)
     assert canonical_recipe(canonical_recipe(recipe)) == canonical_recipe(recipe)
     assert len(found.hooks) == len(recipe.hooks) and recipe.summary and recipe.cost
-    assert recipe.init is None or recipe.init.startswith("timm:") or recipe.init in entries()
+    assert recipe.init is None or recipe.init.startswith("timm:") or recipe.init in zoo_entries()
     head = recipe.data.partition(":")[0]
     assert head in DATA_SETS or head == "folder"
     assert recipe.synthetic is None or recipe.synthetic in DATA_SETS or recipe.synthetic.startswith("npz:")
     assert (recipe.synthetic is None) == (recipe.share == 0)
     with torch.device("meta"):
-        build(recipe.arch, {"num_classes": 10, **recipe.arch_kwargs})
+        build_architecture(recipe.arch, {"num_classes": 10, **recipe.arch_kwargs})
     for row in recipe.published:
         assert {"metric", "value", "source"} <= set(row) and 0 < row["value"] < 100
 

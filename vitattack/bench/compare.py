@@ -11,7 +11,7 @@ from vitattack.bench.model_figures import ModelFigures, figures_of
 from vitattack.bench.run.results import BenchmarkResult, CellResult
 from vitattack.bench.schema import CLEAN, Reference
 from vitattack.bench.tasks import CellStatus
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.records import stats
 from vitattack.records.stats import Accuracy, Gap
 
@@ -138,7 +138,7 @@ def _points(
     clean = {number.model: number.share for number in numbers if number.attack == CLEAN}
     models: list[_SizedModel] = []
     for label in dict.fromkeys(number.model for number in chosen):
-        entry = entries().get(texts.get(label, ""))
+        entry = zoo_entries().get(texts.get(label, ""))
         figures = figures_of(entry) if entry else None
         seeds = [number for number in chosen if number.model == label]
         if figures is not None:

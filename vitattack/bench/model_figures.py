@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import VitattackError
-from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry
 
 if TYPE_CHECKING:
     from vitattack.models.victim import Victim
@@ -41,26 +42,26 @@ def recorded_figures() -> dict[str, ModelFigures]:
 _recorded = cache(recorded_figures)
 
 
-def figures_of(entry: Entry) -> ModelFigures | None:
+def figures_of(entry: ZooEntry) -> ModelFigures | None:
     """Recorded figures of an entry, or those of an entry with the same architecture."""
     if entry.id in _recorded():
         return _recorded()[entry.id]
     shape = _shape(entry)
-    return next((_recorded()[e.id] for e in entries().values() if e.id in _recorded() and _shape(e) == shape), None)
+    return next((_recorded()[e.id] for e in zoo_entries().values() if e.id in _recorded() and _shape(e) == shape), None)
 
 
-def _shape(entry: Entry) -> tuple[Any, ...]:
+def _shape(entry: ZooEntry) -> tuple[Any, ...]:
     return entry.arch, entry.arch_kwargs, entry.input, entry.num_classes
 
 
-def count_figures(entry: Entry) -> ModelFigures:
+def count_figures(entry: ZooEntry) -> ModelFigures:
     """Build the model of an entry without weights and count, which takes seconds for a large one."""
-    from vitattack.models.zoo.figures import Unfilled, counted
-    from vitattack.models.zoo.load import victim_of
+    from vitattack.models.zoo.figures import Unfilled, count_forward
+    from vitattack.models.zoo.load import build_victim
 
     with Unfilled():
-        victim = victim_of(entry).eval()
-    forward = counted(victim)[0]
+        victim = build_victim(entry).eval()
+    forward = count_forward(victim)[0]
     return ModelFigures(sum(p.numel() for p in victim.parameters()), forward, _forward_and_backward(victim) - forward)
 
 

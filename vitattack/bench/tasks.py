@@ -91,7 +91,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
     from vitattack.evaluation.evaluate import evaluate
     from vitattack.evaluation.listener import EvaluationListener
     from vitattack.evaluation.setup import Setup
-    from vitattack.models.zoo.load import FileOptions
+    from vitattack.models.zoo.file_options import FileOptions
 
     class TaskListener(EvaluationListener):
         folder: str | None = None

@@ -25,8 +25,9 @@ from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.saturation import SATURATED_ROWS, UNDERFLOW_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
-from vitattack.models.victim import Victim, check_floats, digest, frozen, wrap
-from vitattack.models.zoo import load as zoo
+from vitattack.models.victim import Victim, as_victim, check_floats, frozen, model_digest
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import load_model
 from vitattack.records.job import Job
 
 Verdict = Literal["ok", "saturated", "underflow"]
@@ -126,7 +127,7 @@ def diagnose(
     threads: int | None = None,
     device: str = "auto",
     scales: str | Path | None = None,
-    options: zoo.FileOptions = zoo.FileOptions(),
+    options: FileOptions = FileOptions(),
     data_dir: str | Path | None = None,
     transform: str | None = None,
     watch: Watch = lambda done, total: None,
@@ -144,16 +145,16 @@ def diagnose(
     threads = threads or usable_cores()
     with numerics(threads):
         if isinstance(model, str):
-            victim = zoo.load(model, place, options).victim
+            victim = load_model(model, place, options).victim
             samples = open_images(data, limit, folder, preprocessing(transform, victim))
             victim = restrict_to_classes(victim, samples.classes)
         else:
             check_floats(model)
             samples = open_images(data, limit, folder, preprocessing(transform))
-            victim = wrap(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
+            victim = as_victim(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
         if scales is not None:
             factors = torch.tensor(read_scales(Path(scales))[0], device=place)
-            victim = wrap(
+            victim = as_victim(
                 Rescaled(victim, factors), samples.read(samples.rows[:1])[0].to(place), f"{victim.name} rescaled"
             )
         with frozen(victim):
@@ -174,7 +175,7 @@ def diagnose(
         attack="",
         threat="",
         data=samples.text,
-        weights=digest(victim),
+        weights=model_digest(victim),
         pixels=samples.digest(),
         seed=seed,
         batch_size=batch_size,

@@ -10,7 +10,7 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.setup import DEFAULT_THREAT
-from vitattack.models.victim import check_pixels, wrap
+from vitattack.models.victim import as_victim, check_pixels
 from vitattack.threats.base import Threat, parse_threat
 
 
@@ -24,7 +24,7 @@ class Crafter:
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int = 0) -> Crafted:
         """Candidates inside the budget, with the attack's own evidence; only `evaluate` judges them."""
-        victim = wrap(model, x)
+        victim = as_victim(model, x)
         x, _ = check_pixels(x, "images")
         rng = SampleRng(seed, tuple(range(len(x))))
         prepared = self.attack.prepare(victim, lambda: (x[:0], y[:0]), rng=rng.child("prepare"))

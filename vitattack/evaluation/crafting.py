@@ -15,7 +15,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.evaluation.judge import clean_predictions, judge
-from vitattack.models.passes import Passes, counting, share
+from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import Victim, check_pixels
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
@@ -99,7 +99,7 @@ class Batches:
         rng = SampleRng(self.job.seed, tuple(rows))
         others: dict[str, Tensor] = {}
         if not bool(attacked.all()):
-            with counting(self.victim) as passes:
+            with counting_passes(self.victim) as passes:
                 others = self.attack.aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
         outcomes = self._attacked(rows, x, y, clean, rng, others)
@@ -129,7 +129,7 @@ class Batches:
 
     def crafted(self, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, dict[str, Tensor]]:
         """Candidates, and the counted passes per sample."""
-        with counting(self.victim) as passes:
+        with counting_passes(self.victim) as passes:
             crafted = self.attack(self.victim, x, y, rng=rng)
         return crafted, _shared(passes, crafted.evidence, len(x), x)
 
@@ -138,7 +138,7 @@ def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> 
     """The counted passes per sample, after what the attack says of them."""
     blank = torch.zeros(n, dtype=torch.long, device=x.device)
     return {
-        name: share(total, claims.get(name, blank))
+        name: spread_passes(total, claims.get(name, blank))
         for name, total in (("forwards", passes.forwards), ("backwards", passes.backwards))
     }
 

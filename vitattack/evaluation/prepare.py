@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from vitattack import data as data_sets
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
 from vitattack.core.runtime import resolve_device
 from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.crafting import read_batch
 from vitattack.evaluation.setup import Setup
-from vitattack.models.victim import Victim, digest, wrap
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import Entry
+from vitattack.models.victim import Victim, as_victim, model_digest
+from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import LoadedModel, load_model
+from vitattack.models.zoo.names import check_model_name
 from vitattack.records import stats
 from vitattack.records.job import Job
 
@@ -29,14 +32,14 @@ class Prepared:
 
     setup: Setup
     device: torch.device
-    loaded: zoo.Loaded
+    loaded: LoadedModel
     victim: Victim
     images: DataSet
 
     @cached_property
     def digests(self) -> tuple[str, str]:
         """Of the victim and of the images."""
-        return digest(self.victim), self.images.digest()
+        return model_digest(self.victim), self.images.digest()
 
     def job(self, attack: str = "", threat: str = "", calibration: str = "", sources: tuple[str, ...] = ()) -> Job:
         """The job of an attack on this victim; `sources` are digests of models that the attack asks besides it."""
@@ -72,7 +75,8 @@ class Prepared:
 def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepared:
     """Load the model and open the images at its input size."""
     if isinstance(model, str):
-        loaded = zoo.load(model, device, setup.options or zoo.FileOptions())
+        check_model_name(model, setup.options or FileOptions(), attacks=ATTACKS)
+        loaded = load_model(model, device, setup.options or FileOptions())
         images = images_of(setup, preprocessing(setup.transform, loaded.victim))
     else:
         images = images_of(setup, preprocessing(setup.transform))
@@ -80,7 +84,7 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
         if device.type != home.type:
             raise UsageError(f"the model is on {home}: call .to('{device}') first, or drop the device")
         first, _ = images.read(images.rows[:1])
-        loaded = zoo.Loaded(wrap(model, first.to(home)).to(home), None, {"source": "module"})
+        loaded = LoadedModel(as_victim(model, first.to(home)).to(home), None, {"source": "module"})
     victim = data_sets.restrict_to_classes(loaded.victim, images.classes)
     if images.num_classes is not None and images.num_classes != victim.num_classes:
         raise UsageError(
@@ -151,7 +155,7 @@ def _overlap(one: DataSet, two: DataSet) -> bool:
     return bool(pixels[0] & pixels[1])
 
 
-def expected_clean(loaded: zoo.Loaded, images: DataSet) -> stats.Accuracy | None:
+def expected_clean(loaded: LoadedModel, images: DataSet) -> stats.Accuracy | None:
     """The clean accuracy the model's entry reports, where the images are of the data set it reports it on."""
     entry = loaded.entry
     if entry is None or images.set_name.removesuffix("-demo") != entry.dataset:
@@ -159,7 +163,7 @@ def expected_clean(loaded: zoo.Loaded, images: DataSet) -> stats.Accuracy | None
     return reported_clean(entry)
 
 
-def reported_clean(entry: Entry) -> stats.Accuracy | None:
+def reported_clean(entry: ZooEntry) -> stats.Accuracy | None:
     """The clean accuracy an entry reports, as a share of its n images."""
     reported = next((r for r in entry.reported if r.metric == "clean"), None)
     if reported is None or reported.n is None:

@@ -21,8 +21,8 @@ from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.second_pass import history, run_again
 from vitattack.evaluation.sections import sections
-from vitattack.models.passes import counting
-from vitattack.models.victim import Victim, digest
+from vitattack.models.passes import counting_passes
+from vitattack.models.victim import Victim, model_digest
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
@@ -75,7 +75,7 @@ def run(
         watch(sink.records, sink.total)
         if sink.todo or not attack.traits.learns:  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)
-        buffers = digest(victim, parameters=False)
+        buffers = model_digest(victim, parameters=False)
         batches = Batches(victim, attack, job, threat)
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
@@ -104,7 +104,7 @@ def run(
 
 def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
     """A doubt if the buffers no longer hash to what they did before the run."""
-    if digest(victim, parameters=False) != buffers:
+    if model_digest(victim, parameters=False) != buffers:
         sink.note({"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]})
 
 
@@ -149,7 +149,7 @@ def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job,
     if content is not None:
         return recall(attack, victim, content["learned"])
     began = time.perf_counter()
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
     learned = attack.learned()
     if learned is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitattack.data import DataSet
-    from vitattack.models.zoo.load import FileOptions
+    from vitattack.models.zoo.file_options import FileOptions
 
 DEFAULT_MODEL, DEFAULT_ATTACK, DEFAULT_THREAT, DEFAULT_DATA = "tiny-vit", "auto", "linf:8/255", "cifar10-demo"
 

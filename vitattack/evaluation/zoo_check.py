@@ -15,9 +15,12 @@ from vitattack.data.catalogue import DATA_SETS
 from vitattack.evaluation.crafting import read_batch
 from vitattack.evaluation.prepare import open_images, preprocessing, reported_clean
 from vitattack.models.victim import frozen
-from vitattack.models.weights import cache, fetch
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import Entry, named, weights_to_fetch
+from vitattack.models.weights import cache
+from vitattack.models.weights.fetch import fetch_file
+from vitattack.models.zoo.catalogue import zoo_entry
+from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import LoadedModel, load_model
 from vitattack.records import stats
 
 AT_HAND = {"cifar10": "cifar10-demo"}  # images that ship with the package, by the data set they are of
@@ -57,13 +60,13 @@ def look(
     unsafe_pickle: bool = False,
 ) -> Look:
     """Whether the weights of an entry are those it means, as far as a hash and a few images can tell."""
-    entry = named(name)
+    entry = zoo_entry(name)
     weights = weights_to_fetch(entry)
-    path = fetch.pull(weights, name=name, unsafe=unsafe_pickle)
-    wanted, who = cache.expected(weights, name)
+    path = fetch_file(weights, name=name, unsafe=unsafe_pickle)
+    wanted, who = cache.expected_sha256(weights, name)
     place = resolve_device(device, name)
     with numerics(usable_cores() if threads is None else threads):
-        loaded = zoo.load(name, place, zoo.FileOptions(unsafe_pickle=unsafe_pickle))
+        loaded = load_model(name, place, FileOptions(unsafe_pickle=unsafe_pickle))
         folder = Path(data_dir) if data_dir else None
         text = data or _at_hand(entry, folder)
         if text is not None and not text.endswith("]"):
@@ -83,7 +86,7 @@ def look(
     )
 
 
-def _at_hand(entry: Entry, data_dir: Path | None) -> str | None:
+def _at_hand(entry: ZooEntry, data_dir: Path | None) -> str | None:
     """A text for images of the entry's data set that need not be fetched."""
     if entry.dataset in AT_HAND:
         return AT_HAND[entry.dataset]
@@ -92,7 +95,7 @@ def _at_hand(entry: Entry, data_dir: Path | None) -> str | None:
 
 
 def _clean(
-    loaded: zoo.Loaded, text: str, data_dir: Path | None, batch_size: int, place: torch.device
+    loaded: LoadedModel, text: str, data_dir: Path | None, batch_size: int, place: torch.device
 ) -> stats.Accuracy:
     samples = open_images(text, None, data_dir, preprocessing(None, loaded.victim))
     victim = restrict_to_classes(loaded.victim, samples.classes)

@@ -18,14 +18,14 @@ NORMALISERS: dict[str, Normaliser | None] = {
 }
 
 
-def sound(mean: Sequence[float], std: Sequence[float]) -> bool:
+def is_normaliser(mean: Sequence[float], std: Sequence[float]) -> bool:
     """Whether a mean and a standard deviation can normalise images: of 1 or 3 channels, finite, nothing divided by 0."""
     values = [*mean, *std]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
     return numbers and len(mean) in (1, 3) and len(std) == len(mean) and min(std) > 0
 
 
-def normaliser(text: str) -> Normaliser | None:
+def parse_normaliser(text: str) -> Normaliser | None:
     """Mean and standard deviation of `imagenet`, `half` and so on, or of MEAN,MEAN,MEAN/STD,STD,STD; None for [0,1]."""
     if text in NORMALISERS:
         return NORMALISERS[text]
@@ -33,7 +33,7 @@ def normaliser(text: str) -> Normaliser | None:
         mean, std = (tuple(float(v) for v in part.split(",")) for part in text.split("/"))
     except ValueError:
         mean, std = (), ()
-    if not sound(mean, std):
+    if not is_normaliser(mean, std):
         raise UsageError(
             f"normalize '{text}' is not understood: write {'|'.join(NORMALISERS)} or 0.5,0.5,0.5/0.5,0.5,0.5"
         )

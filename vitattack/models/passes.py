@@ -28,7 +28,7 @@ class Passes:
 
 
 @contextmanager
-def counting(module: nn.Module) -> Iterator[Passes]:
+def counting_passes(module: nn.Module) -> Iterator[Passes]:
     passes = Passes()
     handle = module.register_forward_hook(passes._forward)
     try:
@@ -37,7 +37,7 @@ def counting(module: nn.Module) -> Iterator[Passes]:
         handle.remove()
 
 
-def share(total: int, claimed: Tensor) -> Tensor:
+def spread_passes(total: int, claimed: Tensor) -> Tensor:
     """(B,) passes per sample that add up to the counted total.
 
     An attack knows which sample each pass was for and says so; the counter knows how many there were. Where the claims

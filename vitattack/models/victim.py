@@ -54,6 +54,22 @@ class Victim(Attackable):
         return torch.full(shape, 0.5, device=self.mean.device, dtype=self.mean.dtype)
 
 
+class View(Attackable):
+    """A modified model that gradients are taken from; the plain victim gives its verdicts, at one more forward."""
+
+    verdict_forwards = 1
+
+    def __init__(self, victim: Victim) -> None:
+        super().__init__()
+        self.victim = victim
+        self.num_classes = victim.num_classes
+
+    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        with torch.no_grad():
+            plain: Tensor = self.victim(x.to(self.victim.mean.dtype))
+        return plain
+
+
 def _logits(out: object, name: str) -> Tensor:
     """The tensor itself, or the `logits` of an output object as Hugging Face models give them."""
     logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
@@ -62,7 +78,7 @@ def _logits(out: object, name: str) -> Tensor:
     return logits
 
 
-def wrap(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
+def as_victim(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
     """Any module as a victim; one image of `x` tells the number of classes."""
     if isinstance(module, Victim):
         return module
@@ -115,7 +131,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def digest(module: nn.Module, *, parameters: bool = True) -> str:
+def model_digest(module: nn.Module, *, parameters: bool = True) -> str:
     """sha256 of what the model computes with; `parameters=False` for the buffers alone.
 
     Tensors go in by name, dtype, shape and bytes, and so do the plain settings of every module (heads, activation): two
@@ -146,7 +162,7 @@ def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:
     return (x.clamp(0, 1), int(outside.sum())) if bool(outside.any()) else (x, 0)
 
 
-def probe(victim: Victim) -> None:
+def check_forward(victim: Victim) -> None:
     """One forward of a grey image: shape and finiteness of the output, before any work is spent."""
     try:
         with frozen(victim), torch.no_grad():

@@ -10,27 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.func import functional_call
 
-from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, check_scales, shaped
+from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, broadcast_scales, check_scales
 from vitattack.models.attention.sdpa import Sdpa
 from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
 from vitattack.models.base import Attackable
-from vitattack.models.victim import Victim
-
-
-class View(Attackable):
-    """A modified model that gradients are taken from; the plain victim gives its verdicts, at one more forward."""
-
-    verdict_forwards = 1
-
-    def __init__(self, victim: Victim) -> None:
-        super().__init__()
-        self.victim = victim
-        self.num_classes = victim.num_classes
-
-    def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
-        with torch.no_grad():
-            plain: Tensor = self.victim(x.to(self.victim.mean.dtype))
-        return plain
+from vitattack.models.victim import Victim, View
 
 
 class Alone(Attackable):
@@ -140,5 +124,5 @@ class BackwardOnly(View):
         return logits
 
     def _weights(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
-        p: Tensor = _ScaledBackward.apply(scores, shaped(self.scales, self.per, layer, scores))
+        p: Tensor = _ScaledBackward.apply(scores, broadcast_scales(self.scales, self.per, layer, scores))
         return p

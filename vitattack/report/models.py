@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vitattack.core.table import Table
-from vitattack.models.weights.cache import whereabouts
-from vitattack.models.zoo.entries import Entry, Reported
+from vitattack.models.weights.cache import weights_location
+from vitattack.models.zoo.entry import Reported, ZooEntry
 
 if TYPE_CHECKING:  # a list of models needs no torch
     from vitattack.models.zoo.figures import Figures
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a list of models needs no torch
 ELSEWHERE = ("not public", "not cached", "by hand")
 
 
-def listing(entries: Iterable[Entry]) -> tuple[Table, list[dict[str, Any]]]:
+def listing(entries: Iterable[ZooEntry]) -> tuple[Table, list[dict[str, Any]]]:
     """One line per entry, and the same entries in full."""
     keys = ("id", "data", "trained for", "clean % (n)", "robust % (n)", "weights")
     rows, full = [], []
@@ -34,30 +34,30 @@ def listing(entries: Iterable[Entry]) -> tuple[Table, list[dict[str, Any]]]:
     return Table(f"{len(rows)} models of the zoo", keys, rows, notes, left=6, whole=True), full
 
 
-def _robust(entry: Entry) -> Reported | None:
+def _robust(entry: ZooEntry) -> Reported | None:
     found = [r for r in entry.reported if r.metric == "robust"]
     within = [r for r in found if entry.threat is not None and entry.threat in r.protocol]
     return min(within or found, key=lambda r: r.value, default=None)
 
 
-def here(entry: Entry) -> bool:
+def here(entry: ZooEntry) -> bool:
     """Whether the weights are on this machine."""
     return where(entry) not in ELSEWHERE
 
 
-def where(entry: Entry) -> str:
+def where(entry: ZooEntry) -> str:
     """Where the weights are, in a word or two."""
     if entry.weights is None and entry.page:
         return "by hand"
-    return whereabouts(entry.weights, entry.id)
+    return weights_location(entry.weights, entry.id)
 
 
-def content(entry: Entry, figures: Figures | None) -> dict[str, Any]:
+def content(entry: ZooEntry, figures: Figures | None) -> dict[str, Any]:
     """The entry as JSON; `figures` is null where nothing here can build it."""
     return {**asdict(entry), "whereabouts": where(entry), "figures": figures.json() if figures else None}
 
 
-def details(entry: Entry, figures: Figures | None) -> Table:
+def details(entry: ZooEntry, figures: Figures | None) -> Table:
     """What a user asks of a model before an evaluation; numbers with their protocol."""
     arch = ", ".join([entry.arch or "cannot be built here", *(f"{k}={v}" for k, v in entry.arch_kwargs.items())])
     normalize = entry.normalize

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitattack.models.victim import Victim
-from vitattack.models.zoo.figures import counted
+from vitattack.models.zoo.figures import count_forward
 from vitattack.train.loop.training_loop import TrainingLoop
 from vitattack.train.loop.training_model import TrainingModel
 
@@ -69,9 +69,9 @@ def measure_plan(loop: TrainingLoop, steps: int = STEPS) -> TrainingPlan:
 def _forward_flops(victim: Victim) -> int:
     """FLOPs of one forward of one image, counted in float32: meta tensors know no autocast, and the count is the same."""
     if not (isinstance(victim, TrainingModel) and victim.bf16):
-        return counted(victim)[0]
+        return count_forward(victim)[0]
     victim.bf16 = False
     try:
-        return counted(victim)[0]
+        return count_forward(victim)[0]
     finally:
         victim.bf16 = True

@@ -19,12 +19,12 @@ from vitattack.attacks.aas.scale_search import LITERAL, Climb
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
-from vitattack.models.attention.features import eq3, unit
+from vitattack.models.attention.features import eq3_distance, unit_distance
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.models.views import BackwardOnly, Double
 from vitattack.threats.lp import LpBall
@@ -56,11 +56,11 @@ def prepared(text: str, victim: Victim) -> AAS:
 
 def test_eq3_and_unit_by_hand() -> None:
     a, b = torch.tensor([[[3.0, 4.0], [0.0, 2.0]]]), torch.tensor([[[3.0, 0.0], [0.0, 2.0]]])
-    assert float(eq3(a, b)) == pytest.approx(4 / (29**0.5 * 13**0.5))
+    assert float(eq3_distance(a, b)) == pytest.approx(4 / (29**0.5 * 13**0.5))
     # tokens at unit length, over the root of their number: only the first differs, (0.6, 0.8) against (1, 0)
-    assert float(unit(a, b)) == pytest.approx(((0.4**2 + 0.8**2) / 2) ** 0.5)
-    assert float(unit(10 * a, b)) == pytest.approx(float(unit(a, b)))
-    for measure in (eq3, unit):
+    assert float(unit_distance(a, b)) == pytest.approx(((0.4**2 + 0.8**2) / 2) ** 0.5)
+    assert float(unit_distance(10 * a, b)) == pytest.approx(float(unit_distance(a, b)))
+    for measure in (eq3_distance, unit_distance):
         leaf = a.clone().requires_grad_()
         assert float(measure(leaf, a).detach()) == 0
         (grad,) = torch.autograd.grad(measure(leaf, a).sum(), leaf)
@@ -69,9 +69,11 @@ def test_eq3_and_unit_by_hand() -> None:
 
 def test_channels_are_found_in_both_layouts() -> None:
     image = torch.randn(2, 7, 5, 5)
-    assert torch.allclose(unit(image, 2 * image), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(unit_distance(image, 2 * image), torch.zeros(2), atol=1e-6)
     assert torch.allclose(
-        unit(image, image.roll(1, 0)), unit(image.permute(0, 2, 3, 1), image.roll(1, 0).permute(0, 2, 3, 1)), atol=1e-6
+        unit_distance(image, image.roll(1, 0)),
+        unit_distance(image.permute(0, 2, 3, 1), image.roll(1, 0).permute(0, 2, 3, 1)),
+        atol=1e-6,
     )
 
 
@@ -153,7 +155,7 @@ def test_every_reading_of_the_paper_runs(toy: Victim, toy_images: Images, option
 
 
 def test_the_default_search_costs_at_most_a_twentieth_of_pgd_100_on_1000_images(toy: Victim) -> None:
-    with counting(toy) as passes:
+    with counting_passes(toy) as passes:
         attack_text.build("aas+pgd", BALL).prepare(toy, lambda: labelled(128, 17), rng=RNG)
     assert 0 < passes.forwards + passes.backwards <= 0.05 * 1000 * 201
 
@@ -206,7 +208,7 @@ def test_the_scaled_softmax_jacobian_by_autograd() -> None:
 def test_double_is_the_same_function(toy: Victim) -> None:
     x = toy_pictures(3)
     view = Double(toy)
-    with torch.no_grad(), counting(toy) as passes:
+    with torch.no_grad(), counting_passes(toy) as passes:
         out = view(x)
     assert out.dtype == torch.float64 and passes.forwards == 3
     assert torch.allclose(out, tiny_vit().double()(x.double()), atol=1e-12)

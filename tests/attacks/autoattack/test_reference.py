@@ -22,7 +22,7 @@ from vitattack.attacks.foreign.sandbox import seed_of, seeded
 from vitattack.attacks.stages import broken
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall
 
@@ -123,7 +123,7 @@ def test_a_robust_sample_costs_what_is_published() -> None:
     """7,857 forwards, of which the run makes the clean one, 7 more for the checks, and 1,910 backwards."""
     victim, x, y = plane(Plane(10), 10)
     attack = attack_text.build("autoattack_ref", LpBall("linf", 0.0))
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         evidence = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,))).evidence
     assert int(evidence["forwards"]) == passes.forwards == 7857 - 1 + 7
     assert int(evidence["backwards"]) == passes.backwards == 1910

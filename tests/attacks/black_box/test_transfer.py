@@ -17,7 +17,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.data.imagenet.classes import single_classes
 from vitattack.data.imagenet.restricted_victim import restrict_to_classes
 from vitattack.evaluation.evaluate import evaluate
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
@@ -52,7 +52,7 @@ def test_the_candidates_are_those_of_the_inner_attack_on_the_source(toy: Victim,
     x, y = toy_images
     source = source_model(SOURCE, "cpu")
     inner = attack_text.build("pgd(steps=3, stop=never)", LINF)
-    with counting(source) as there, counting(toy) as here:
+    with counting_passes(source) as there, counting_passes(toy) as here:
         crafted = attack_text.build(TEXT, LINF)(toy, x, y, rng=rng(12))
     expected = inner(source, x, y, rng=rng(12))
     assert torch.equal(crafted.x_adv, expected.x_adv)
@@ -176,7 +176,7 @@ def test_what_the_inner_attack_learns_it_learns_on_the_source(tmp_path: Path, to
     text = f'transfer("{SOURCE}", scale_search(pgd(steps=2), grid=(1, 0.5), calibration=4))'
     x = toy_pictures(8, seed=5)
     settings = {"data": toy_images, "calibration": (x, torch.arange(8)), "threads": 1, "batch_size": 6, "out": tmp_path}
-    with counting(source_model(SOURCE, "cpu")) as passes:
+    with counting_passes(source_model(SOURCE, "cpu")) as passes:
         (first,) = evaluate(tiny_vit(), text, **settings).results  # type: ignore[arg-type]
     assert passes.forwards > 0 and first.learned is not None
     assert first.learned["forwards"] == 0  # of the victim

@@ -13,8 +13,8 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.foreign.torchattacks import REFUSED, TorchAttack, class_of, norms
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
-from vitattack.models.victim import Victim, digest
+from vitattack.models.passes import counting_passes
+from vitattack.models.victim import Victim, model_digest
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
@@ -57,9 +57,9 @@ def text(name: str) -> str:
 @pytest.mark.parametrize(("name", "ball"), CASES, ids=str)
 def test_every_class_keeps_budget_counts_and_world(name: str, ball: LpBall) -> None:
     victim, x, y = images()
-    before, state = digest(victim), torch.get_rng_state()
+    before, state = model_digest(victim), torch.get_rng_state()
     attack = attack_text.build(text(name), ball)
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         x_adv, evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(N))))
     assert ball.allows(x, x_adv).all() and x_adv.dtype == x.dtype
     assert passes.forwards == int(evidence["forwards"].sum()) >= N
@@ -67,7 +67,7 @@ def test_every_class_keeps_budget_counts_and_world(name: str, ball: LpBall) -> N
     assert (passes.backwards == 0) == (name in WITHOUT_GRADIENT)
     with torch.no_grad():
         assert torch.equal(victim(x_adv).argmax(1) != y, evidence["fooled"])
-    assert torch.equal(torch.get_rng_state(), state) and digest(victim) == before
+    assert torch.equal(torch.get_rng_state(), state) and model_digest(victim) == before
     again = attack(victim, x, y, rng=SampleRng(0, tuple(range(N))))
     assert torch.equal(again.x_adv, x_adv)
 

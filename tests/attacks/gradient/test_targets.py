@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 
@@ -37,7 +37,7 @@ def run(text: str, model: Victim, n: int = 6) -> dict[str, Tensor]:
     y = torch.zeros(n, dtype=torch.long)
     rng = SampleRng(0, tuple(range(n)))
     attack = attack_text.build(text, BALL).prepare(model, lambda: (X[:0], y[:0]), rng=rng)
-    with counting(model) as passes:
+    with counting_passes(model) as passes:
         crafted = attack(model, X[:n], y, rng=rng)
     assert passes.forwards == int(crafted.evidence["forwards"].sum())
     assert passes.backwards == int(crafted.evidence["backwards"].sum())

@@ -15,7 +15,7 @@ from vitattack.attacks.minimum_norm.cw_l2 import CWL2
 from vitattack.attacks.minimum_norm.projection import onto_plane
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 
@@ -298,7 +298,7 @@ def test_through_a_view_the_plain_victim_decides_and_every_pass_is_claimed(text:
     with torch.no_grad():
         y = victim(x).argmax(1)
     ball = LpBall("l2", 0.7)
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         crafted = attack_text.build(text, ball)(victim, x, y, rng=SampleRng(0, tuple(range(12))))
     assert passes.forwards == int(crafted.evidence["forwards"].sum())
     assert passes.backwards == int(crafted.evidence["backwards"].sum())

@@ -17,7 +17,7 @@ from vitattack.attacks.spatial.attack import SpatialGrid, _waves
 from vitattack.attacks.spatial.grid import Lattice
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.base import parse_threat
 from vitattack.threats.spatial import Spatial, transform
@@ -160,7 +160,7 @@ def test_verdicts_are_those_of_brute_force_in_any_order() -> None:
 def test_a_robust_image_costs_the_grid_and_a_fooled_one_less() -> None:
     victim, x, y = toy_data()
     for text in (GRID, "spatial(shifts=3, angles=5, report=False)"):
-        with counting(victim) as passes:
+        with counting_passes(victim) as passes:
             evidence = grid(text)(victim, x, y, rng=rng(16)).evidence
         assert passes.forwards == int(evidence["forwards"].sum())
         robust = ~evidence["fooled"]
@@ -257,7 +257,7 @@ def test_what_is_learned_is_recalled_and_costs_less_than_a_robust_image() -> Non
         labels = victim(other).argmax(1)
     attack = grid("spatial", Spatial())
     assert attack.traits.learns
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         ready = attack.prepare(victim, lambda: (other, labels), rng=rng(1))
     assert passes.forwards == 32 * 64 < 2511
     content = ready.learned()

@@ -11,13 +11,13 @@ from tests.bench.plan.making import TEXT, bench, plan
 from vitattack.bench.model_figures import figures_of
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.run.run_benchmark import run_benchmark
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.report.bench_plan import format_bytes, format_flops, format_hours, plan_table
 
 
 def test_the_price_of_a_cell_is_passes_times_recorded_figures(tmp_path: Path) -> None:
     found = plan(bench(tmp_path), throughput=1e9)
-    vit, cnn = (figures_of(entries()[name]) for name in ("tiny-vit", "tiny-cnn-standard"))
+    vit, cnn = (figures_of(zoo_entries()[name]) for name in ("tiny-vit", "tiny-cnn-standard"))
     assert vit is not None and cnn is not None
     white, transfer, *published = found.rows
     assert white.passes == (23, 20) and white.n == 8
@@ -38,9 +38,9 @@ def test_weights_are_fetched_once_whatever_asks_for_them(tmp_path: Path, monkeyp
     name = "rb/Debenedetti2022Light_XCiT-S12/cifar10"
     text = TEXT.replace("{label: theirs, published: true}", name).replace("tiny-cnn-standard", name)
     found = plan(bench(tmp_path, text))
-    figures = figures_of(entries()[name])
+    figures = figures_of(zoo_entries()[name])
     assert figures is not None
-    weights = entries()[name].weights
+    weights = zoo_entries()[name].weights
     wanted = (weights and weights.size) or 4 * figures.parameters
     assert [row.fetch for row in found.rows] == [0, wanted, 0, 0]
     assert found.total(lambda row: row.fetch) == wanted
@@ -92,7 +92,7 @@ def test_a_source_that_is_named_twice_is_fetched_once(tmp_path: Path, monkeypatc
 
 
 def test_a_file_is_priced_by_its_own_shape_or_not_at_all(tmp_path: Path) -> None:
-    like = entries()["tiny-vit"]
+    like = zoo_entries()["tiny-vit"]
     (tmp_path / "w.safetensors").write_bytes(b"")
     row = f"{{model: {tmp_path / 'w.safetensors'}, label: mine, arch: {like.arch!r}, normalize: cifar10MORE}}"
 

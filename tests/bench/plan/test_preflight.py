@@ -15,7 +15,7 @@ from vitattack.bench.plan import preflight
 from vitattack.bench.schema import Benchmark
 from vitattack.core import files
 from vitattack.core.errors import UsageError
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 
 
 def check(some: Benchmark, folder: Path) -> None:
@@ -52,7 +52,7 @@ def test_weights_that_are_not_here_need_the_network(tmp_path: Path, monkeypatch:
 def test_weights_that_were_changed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = tmp_path / "embedded"
     copied.mkdir()
-    entry = entries()["tiny-cnn-standard"]
+    entry = zoo_entries()["tiny-cnn-standard"]
     assert entry.weights is not None and entry.weights.file is not None
     content = bytearray((preflight.EMBEDDED / entry.weights.file).read_bytes())
     content[-1] ^= 1

@@ -18,7 +18,7 @@ from vitattack.bench.plan.prices import AROUND, Passes, price
 from vitattack.bench.read.benchmark_file import read_benchmark, shipped_benchmarks
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.passes import counting
+from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.threats.base import parse_threat
 
@@ -48,7 +48,7 @@ def counted(text: str, threat: str, classes: int) -> Passes:
     victim = Victim(Stubborn(classes), name="stubborn", num_classes=classes, input_size=4).eval()
     x, y = torch.full((2, 3, 4, 4), 0.5), torch.zeros(2, dtype=torch.long)
     attack = attack_text.build(text, parse_threat(threat)).prepare(victim, lambda: (x, y), rng=SampleRng(0, (0,)))
-    with counting(victim) as passes:
+    with counting_passes(victim) as passes:
         crafted = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,)))
     assert not crafted.evidence["fooled"].any()
     said = Passes(int(crafted.evidence["forwards"][0]), int(crafted.evidence["backwards"][0]))

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vitattack.core.errors import UsageError
-from vitattack.models.architectures.build import build
+from vitattack.models.architectures.build import build_architecture
 from vitattack.models.architectures.small_vits import fold_kernel, interpolate_positions, vit_32
 from vitattack.models.architectures.xcit import xcit_12
 from vitattack.models.normalise import NORMALISERS
@@ -32,7 +32,7 @@ def test_xcit_stems_halve_as_often_as_the_patch_says(patch: int, strides: str) -
 @pytest.mark.parametrize("patch", [0, 3, 5, 32])
 def test_other_patches_are_refused(patch: int) -> None:
     with pytest.raises(UsageError, match="cannot be made from 16"), torch.device("meta"):
-        build("xcit_medium_12_p16_224", {"patch_size": patch})
+        build_architecture("xcit_medium_12_p16_224", {"patch_size": patch})
 
 
 @pytest.mark.parametrize("patch", [1, 4, 8, 16])
@@ -82,7 +82,7 @@ def test_qk_scale_is_the_factor_on_q_and_k(fused: bool) -> None:
     """Trap 7: 768^-0.5 with 8 heads of 48, as in Mo et al., whichever kernel runs."""
     kwargs = {"embed_dim": 384, "num_heads": 8, "depth": 1, "num_classes": 10, "qk_scale": 768**-0.5}
     torch.manual_seed(0)
-    model = build("vit_small_patch4_32", kwargs).eval()
+    model = build_architecture("vit_small_patch4_32", kwargs).eval()
     attention: Attention = model.blocks[0].attn  # type: ignore[index, union-attr, assignment]
     attention.fused_attn = fused
     x = 3 * torch.randn(2, 5, 384)
@@ -97,12 +97,12 @@ def test_qk_scale_is_the_factor_on_q_and_k(fused: bool) -> None:
 
 def test_qk_scale_needs_a_plain_vit() -> None:
     with pytest.raises(UsageError, match="qk_scale fits plain ViTs only"):
-        build("resnet18", {"qk_scale": 0.1})
+        build_architecture("resnet18", {"qk_scale": 0.1})
 
 
 def test_norm_eps_reaches_every_layer_norm() -> None:
     with torch.device("meta"):
-        model = build("swin_tiny_patch4_window7_224", {"norm_eps": 1e-6})
+        model = build_architecture("swin_tiny_patch4_window7_224", {"norm_eps": 1e-6})
     assert {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)} == {1e-6}
 
 

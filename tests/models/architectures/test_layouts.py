@@ -20,15 +20,16 @@ from vitattack.core.errors import UsageError
 from vitattack.models.victim import frozen
 from vitattack.models.weights.adapters import Target, adapt
 from vitattack.models.weights.state_dict import load_strict
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.load import build_victim, declared_normaliser, load_entry
 
 LAYOUTS = sorted(HERE.glob("*.txt"))
 # One of each family that is quick to run; the rest is slow, and the script runs them all.
 QUICK = ("XCiT-S12", "ViT-S-ConvStem", "DeiT-S", "ConvNeXt-T-ConvStem", "MIMIR_Swin-B", "Liu2023Comprehensive_Swin-B")
 
 
-def stripped(layout: Layout, entry: Entry) -> dict[str, str]:
+def stripped(layout: Layout, entry: ZooEntry) -> dict[str, str]:
     """Names in the file, and what is left of them once the declared prefixes are cut."""
     assert entry.weights is not None
     names = {name: name for name in layout.tensors}
@@ -37,7 +38,7 @@ def stripped(layout: Layout, entry: Entry) -> dict[str, str]:
     return names
 
 
-def filled(layout: Layout, entry: Entry) -> dict[str, Tensor]:
+def filled(layout: Layout, entry: ZooEntry) -> dict[str, Tensor]:
     names = stripped(layout, entry)
     return {
         names[name]: torch.from_numpy(fill(names[name], shape).astype("float32"))
@@ -58,23 +59,23 @@ def test_there_is_a_layout_for_every_class() -> None:
 @pytest.mark.parametrize("path", LAYOUTS, ids=lambda path: path.stem)
 def test_names_and_shapes_fit_once_adapted(path: Path) -> None:
     layout = read(path)
-    entry = entries()[layout.entry]
+    entry = zoo_entries()[layout.entry]
     with torch.device("meta"):
-        model = zoo.victim_of(entry).model
+        model = build_victim(entry).model
     names = stripped(layout, entry)
     state = {names[n]: torch.empty(shape, device="meta") for n, (shape, _) in layout.tensors.items()}
-    adapted = adapt(state, Target(model, zoo.declared(entry)), entry.adapter)
+    adapted = adapt(state, Target(model, declared_normaliser(entry)), entry.adapter)
     assert {n: t.shape for n, t in adapted.items()} == {n: t.shape for n, t in model.state_dict().items()}
 
 
 def check_logits(path: Path, tmp_path: Path) -> None:
     layout = read(path)
-    entry = entries()[layout.entry]
+    entry = zoo_entries()[layout.entry]
     assert entry.weights is not None
     file = tmp_path / "filled.safetensors"
     save_file(filled(layout, entry), file)
     here = replace(entry.weights, mirrors=(f"file:{file}",), weights_key=(), strip_prefix=())
-    victim = zoo.from_entry(replace(entry, weights=here)).victim.eval()
+    victim = load_entry(replace(entry, weights=here)).victim.eval()
     with frozen(victim), torch.no_grad():
         logits = victim(torch.from_numpy(images(entry.input)[:1].astype("float32")))[0, :8]
     torch.testing.assert_close(logits, torch.tensor(layout.logits), rtol=0, atol=1e-5)
@@ -103,8 +104,8 @@ def test_logits_of_the_others_are_those_of_the_reference(path: Path, tmp_path: P
 )
 def test_a_wrong_entry_would_show(change: dict[str, object], moved: bool, tmp_path: Path) -> None:
     layout = read(HERE / "Debenedetti2022Light_XCiT-S12-cifar10.txt")
-    entry = entries()[layout.entry]
-    victim = zoo.victim_of(replace(entry, **change)).eval()  # type: ignore[arg-type]
+    entry = zoo_entries()[layout.entry]
+    victim = build_victim(replace(entry, **change)).eval()  # type: ignore[arg-type]
     load_strict(victim.model, filled(layout, entry), "filled")
     with frozen(victim), torch.no_grad():
         logits = victim(torch.from_numpy(images(32)[:1].astype("float32")))[0, :8]
@@ -114,8 +115,8 @@ def test_a_wrong_entry_would_show(change: dict[str, object], moved: bool, tmp_pa
 def test_patches_of_16_would_show(tmp_path: Path) -> None:
     """The strides are not in the checkpoint: a stem left as it is loads strictly and answers otherwise."""
     layout = read(HERE / "Debenedetti2022Light_XCiT-S12-cifar10.txt")
-    entry = replace(entries()[layout.entry], arch="xcit_small_12_p16_224", arch_kwargs={"num_classes": 10})
-    victim = zoo.victim_of(entry).eval()
+    entry = replace(zoo_entries()[layout.entry], arch="xcit_small_12_p16_224", arch_kwargs={"num_classes": 10})
+    victim = build_victim(entry).eval()
     load_strict(victim.model, filled(layout, entry), "filled")
     with frozen(victim), torch.no_grad():
         logits = victim(torch.from_numpy(images(32)[:1].astype("float32")))[0, :8]
@@ -125,9 +126,9 @@ def test_patches_of_16_would_show(tmp_path: Path) -> None:
 def test_old_swin_states_are_refused_without_their_adapter() -> None:
     """Trap 2: never strict=False, which would leave the down-sampling random."""
     layout = read(HERE / "Liu2023Comprehensive_Swin-B.txt")
-    entry = entries()[layout.entry]
+    entry = zoo_entries()[layout.entry]
     with torch.device("meta"):
-        model = zoo.victim_of(entry).model
+        model = build_victim(entry).model
     names = stripped(layout, entry)
     state = {names[n]: torch.empty(shape, device="meta") for n, (shape, _) in layout.tensors.items()}
     with pytest.raises(UsageError, match=r"does not fit the architecture: .* missing, such as head\.fc\.bias"):

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.core.errors import UsageError
-from vitattack.models.attention.baked_scales import SCALES, adapters_of, fold, install, scales_of
+from vitattack.models.attention.baked_scales import SCALES, adapters_of, fold_scales, install_scales, scales_of
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
-from vitattack.models.victim import Victim, digest
-from vitattack.models.zoo.load import FileOptions, load
+from vitattack.models.victim import Victim, model_digest
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import load_model
 
 
 def victim_of(name: str, **options: object) -> Victim:
@@ -47,12 +48,12 @@ def test_installed_scales_are_those_of_the_view(heads: int) -> None:
         per = "head" if heads else "layer"
         with torch.no_grad():
             plain, wanted = victim(x), Rescaled(victim, s, per=per)(x)
-            before = digest(victim)
-            install(victim.model, torch.ones_like(s))
+            before = model_digest(victim)
+            install_scales(victim.model, torch.ones_like(s))
             assert torch.equal(victim(x), plain)
             scales_of(victim.model).copy_(s)
             assert torch.equal(victim(x), wanted) and not torch.equal(wanted, plain)
-            assert digest(victim) != before
+            assert model_digest(victim) != before
             twin = copy.deepcopy(victim)
             scales_of(victim.model).fill_(1)
             assert torch.equal(twin(x), wanted) and torch.equal(victim(x), plain)
@@ -65,14 +66,14 @@ def test_a_view_on_a_scaled_model_multiplies() -> None:
     s = scales(victim)
     with torch.no_grad():
         wanted = Rescaled(victim, s * 0.5)(x)
-        install(victim.model, s)
+        install_scales(victim.model, s)
         torch.testing.assert_close(Rescaled(victim, torch.full_like(s, 0.5))(x), wanted, atol=1e-4, rtol=1e-5)
 
 
 def test_a_failed_forward_leaves_nothing_behind() -> None:
     victim, x = tiny_vit(), toy_pictures()[:2]
     with torch.no_grad():
-        install(victim.model, scales(victim))
+        install_scales(victim.model, scales(victim))
         wanted = victim(x)
         with pytest.raises((RuntimeError, AssertionError)):
             victim(x[:, :, :16, :16])
@@ -98,14 +99,14 @@ def test_folding_keeps_the_logits(make, heads: int) -> None:
             victim.model.head.bias /= 100
     s = scales(victim, heads=heads)
     names = list(victim.model.state_dict())
-    install(victim.model, s)
+    install_scales(victim.model, s)
     with torch.no_grad():
         wanted = victim(x)
-        assert fold(victim.model, x)
+        assert fold_scales(victim.model, x)
         assert float((victim(x) - wanted).abs().max()) <= 1e-6
     assert list(victim.model.state_dict()) == names and scales_of(victim.model) is None
-    assert fold(victim.model, x) and not adapters_of(victim.model.state_dict())
-    install(victim.model, s)  # a folded model can be trained on
+    assert fold_scales(victim.model, x) and not adapters_of(victim.model.state_dict())
+    install_scales(victim.model, s)  # a folded model can be trained on
     with torch.no_grad():
         assert not torch.equal(victim(x), wanted)
 
@@ -120,11 +121,11 @@ def test_folding_keeps_the_logits(make, heads: int) -> None:
 )
 def test_what_cannot_be_folded_is_left_and_loaded_by_the_adapter(make, tmp_path: Path) -> None:
     victim, x = make(), toy_pictures()[:4]
-    install(victim.model, scales(victim))
+    install_scales(victim.model, scales(victim))
     with torch.no_grad():
         wanted = victim(x)
         before = {name: value.clone() for name, value in victim.model.state_dict().items()}
-        assert not fold(victim.model, x)
+        assert not fold_scales(victim.model, x)
         assert torch.equal(victim(x), wanted)
     assert all(torch.equal(value, before[name]) for name, value in victim.model.state_dict().items())
     assert adapters_of(victim.model.state_dict()) == ("attention-scales",)
@@ -134,11 +135,11 @@ def test_what_cannot_be_folded_is_left_and_loaded_by_the_adapter(make, tmp_path:
     save_file({name: value.contiguous() for name, value in before.items()}, path)
     kwargs = {**TINY_VIT, "qk_norm": True, "num_classes": 10}
     options = FileOptions("vit_tiny_patch16_224", kwargs, normalize="none", adapter="attention-scales")
-    loaded = load(str(path), torch.device("cpu"), options).victim
+    loaded = load_model(str(path), torch.device("cpu"), options).victim
     with torch.no_grad():
         assert torch.equal(loaded(x), wanted)
     with pytest.raises(UsageError, match="attention_scales"):  # without the adapter it does not fit
-        load(str(path), torch.device("cpu"), FileOptions("vit_tiny_patch16_224", kwargs, normalize="none"))
+        load_model(str(path), torch.device("cpu"), FileOptions("vit_tiny_patch16_224", kwargs, normalize="none"))
 
 
 def test_a_file_without_scales_is_refused_by_the_adapter(tmp_path: Path) -> None:
@@ -148,4 +149,4 @@ def test_a_file_without_scales_is_refused_by_the_adapter(tmp_path: Path) -> None
     kwargs = {**TINY_VIT, "num_classes": 10}
     options = FileOptions("vit_tiny_patch16_224", kwargs, normalize="none", adapter="attention-scales")
     with pytest.raises(UsageError, match="finds no tensor"):
-        load(str(tmp_path / "a.safetensors"), torch.device("cpu"), options)
+        load_model(str(tmp_path / "a.safetensors"), torch.device("cpu"), options)

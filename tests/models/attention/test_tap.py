@@ -20,7 +20,7 @@ from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
-from vitattack.models.victim import Victim, frozen, wrap
+from vitattack.models.victim import Victim, as_victim, frozen
 from vitattack.threats.base import parse_threat
 
 X = toy_pictures(2)
@@ -203,7 +203,7 @@ def test_swin_keeps_its_windows_apart_at_a_small_scale(fused: bool) -> None:
 def test_masks_are_never_scaled(how: str, low: float) -> None:
     mask = torch.zeros(64, 64)
     mask[:, 40:] = low
-    victim = wrap(Plain(mask, how), X)
+    victim = as_victim(Plain(mask, how), X)
     layers = attention_layers(victim, X)
     assert len(layers) == 1 and len(layers.masks) == 1
     assert torch.equal(logits(Rescaled(victim, torch.ones(1), layers=layers)), logits(victim))
@@ -241,7 +241,7 @@ def test_scores_are_followed_in_fp64_to_the_softmax(way: str) -> None:
 
     model = Model()
     model.mix = nn.Linear(2, 2)
-    victim = wrap(model, X)
+    victim = as_victim(model, X)
     (seen,) = observed(victim, attention_layers(victim, X))
     expected = model.product.clone()
     if way in ("arithmetic", "in place"):
@@ -284,7 +284,7 @@ def test_multihead_attention_is_opened(need_weights: bool) -> None:
             out, _ = self.attention(tokens, tokens, tokens, need_weights=need_weights)
             return self.head(out.mean(0))
 
-    victim = wrap(Model(), X)
+    victim = as_victim(Model(), X)
     layers = attention_layers(victim, X)
     assert [(layer.name, layer.heads, layer.fused) for layer in layers.layers] == [
         ("model.attention", 3, not need_weights)
@@ -293,7 +293,7 @@ def test_multihead_attention_is_opened(need_weights: bool) -> None:
     for shape, per in (((1,), "layer"), ((1, 3), "head"), ((2, 1), "sample")):
         assert torch.equal(logits(Rescaled(victim, torch.ones(shape), per=per)), plain)
         assert not torch.equal(logits(Rescaled(victim, torch.full(shape, 0.1), per=per)), plain)
-    changed = wrap(Model(), X)
+    changed = as_victim(Model(), X)
     with torch.no_grad():  # the second head's queries, by hand
         changed.model.attention.in_proj_weight[4:8] *= 0.1
         changed.model.attention.in_proj_bias[4:8] *= 0.1
@@ -342,7 +342,7 @@ def test_softmaxes_that_are_no_attention() -> None:
             mixed = (branches * chosen).sum(1).mean((2, 3)) + pooled.squeeze(-1)
             return self.head(mixed).softmax(-1)  # class probabilities
 
-    victim = wrap(Model(), X)
+    victim = as_victim(Model(), X)
     layers = attention_layers(victim, X)
     assert len(layers) == 0 and len(layers.ignored) == 3
     assert "a gate" in layers.ignored[0][1]

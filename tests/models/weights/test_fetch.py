@@ -21,8 +21,9 @@ from torch import Tensor
 from tests.models.weights.hosts import Host, cut, host, page, slowly, status
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import Listener
-from vitattack.models.weights import cache, download, fetch, sources
-from vitattack.models.weights.sources import Weights
+from vitattack.models.weights import cache, download, sources
+from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.sources import WeightSources
 
 STATE = {"a.weight": torch.arange(6.0).view(2, 3), "a.bias": torch.tensor([1.0, -1.0])}
 
@@ -95,20 +96,20 @@ def files(root: Path) -> set[str]:
 )
 def test_a_training_checkpoint_from_each_host(mirror: str, path: str, there: Host, home: Path) -> None:
     there.files[path] = TRAINING
-    weights = Weights((mirror.replace("URL", there.url),), weights_key=("state_dict",), strip_prefix=("module.",))
+    weights = WeightSources((mirror.replace("URL", there.url),), weights_key=("state_dict",), strip_prefix=("module.",))
     heard = Heard()
-    assert same(fetch.state(weights, name="Lab/x", progress=heard))
+    assert same(fetch_state(weights, name="Lab/x", progress=heard))
     assert heard.bytes[-1] == ("Lab/x", len(TRAINING), len(TRAINING)) and not heard.warnings
-    pin = cache.pins()["Lab/x"]
+    pin = cache.read_pins()["Lab/x"]
     assert pin.sha256 == hashlib.sha256(TRAINING).hexdigest() and pin.size == len(TRAINING)
     assert pin.source == weights.mirrors[0]
     kept = files(home)
     assert {name.split("/")[0] for name in kept} == {"weights", "weights.lock.json", "locks"}
     assert len([name for name in kept if name.endswith(".safetensors")]) == 1
     asked = len(there.asked)
-    assert same(fetch.state(weights, name="Lab/x", offline=True)) and len(there.asked) == asked
-    ema = Weights(weights.mirrors, weights_key=("none", "state_dict_ema"), strip_prefix=("module.",))
-    assert same(fetch.state(ema, name="Lab/x"), plus=1)
+    assert same(fetch_state(weights, name="Lab/x", offline=True)) and len(there.asked) == asked
+    ema = WeightSources(weights.mirrors, weights_key=("none", "state_dict_ema"), strip_prefix=("module.",))
+    assert same(fetch_state(ema, name="Lab/x"), plus=1)
 
 
 def test_mirrors_are_tried_in_order(there: Host) -> None:
@@ -118,44 +119,44 @@ def test_mirrors_are_tried_in_order(there: Host) -> None:
     mirrors = tuple(f"{there.url}/{name}" for name in ("gone", "page", "other", "good"))
     good = hashlib.sha256(there.files["/good"]).hexdigest()
     heard = Heard()
-    assert same(fetch.state(Weights(mirrors, sha256=good), name="x", progress=heard))
+    assert same(fetch_state(WeightSources(mirrors, sha256=good), name="x", progress=heard))
     assert len(heard.notes) == 3
     for note, part in zip(heard.notes, ("any more", "web page ('Sorry')", "the zoo says"), strict=True):
         assert part in note and note.endswith("; trying the next source")
     with pytest.raises(
         UsageError, match=r"cannot get the weights of 'y' from any of 2 sources: .*gone.*; .*other"
     ) as e:
-        fetch.state(Weights((mirrors[0], mirrors[2]), sha256=good), name="y")
+        fetch_state(WeightSources((mirrors[0], mirrors[2]), sha256=good), name="y")
     assert "\n" not in str(e.value)
 
 
 def test_a_wrong_hash_or_size_is_refused_and_nothing_is_kept(there: Host, home: Path) -> None:
     there.files["/w"] = save(STATE)
     with pytest.raises(UsageError, match=r"it has sha256 .{12}\.\.\., the zoo says 000000000000\.\.\.: it is another"):
-        fetch.state(Weights((there.url + "/w",), sha256="0" * 64), name="x")
+        fetch_state(WeightSources((there.url + "/w",), sha256="0" * 64), name="x")
     with pytest.raises(UsageError, match="has .* bytes, and the zoo says 7: it is another file"):
-        fetch.state(Weights((there.url + "/w",), size=7), name="x")
+        fetch_state(WeightSources((there.url + "/w",), size=7), name="x")
     assert {name.split("/")[0] for name in files(home)} <= {"locks"}
 
 
 def test_what_changes_after_the_first_download_is_refused(there: Host, home: Path) -> None:
     there.files["/w"] = save(STATE)
-    weights = Weights((there.url + "/w",))
-    fetch.state(weights, name="x")
+    weights = WeightSources((there.url + "/w",))
+    fetch_state(weights, name="x")
     for path in (home / "weights").iterdir():
         path.unlink()
     there.files["/w"] = save({key: value * 2 for key, value in STATE.items()})
     with pytest.raises(
         UsageError, match=r"your lock file .*weights\.lock\.json says .*: it is another file; if you trust"
     ):
-        fetch.state(weights, name="x")
+        fetch_state(weights, name="x")
     content = json.loads(cache.pin_file().read_text())
     content["weights"].pop("x")
     cache.pin_file().write_text(json.dumps(content))
-    assert float(fetch.state(weights, name="x")["a.bias"][0]) == 2
+    assert float(fetch_state(weights, name="x")["a.bias"][0]) == 2
     cache.pin_file().write_text("{")
     with pytest.raises(UsageError, match="the lock file .* is broken"):
-        fetch.state(weights, name="x")
+        fetch_state(weights, name="x")
 
 
 @pytest.mark.parametrize(
@@ -172,42 +173,42 @@ def test_a_lock_file_that_would_hold_nothing_is_refused(change: str, message: st
     home.mkdir()
     cache.pin_file().write_text(f'{{"weights": {{"x": {change}}}}}')
     with pytest.raises(UsageError, match=f"the lock file .*{message}"):
-        fetch.state(Weights((there.url + "/w",)), name="x")
+        fetch_state(WeightSources((there.url + "/w",)), name="x")
 
 
 @pytest.mark.parametrize("note", ["{", "[]", "[" * 100_000, '{"source": 5, "size": "x"}'])
 def test_a_broken_note_means_not_cached(note: str, there: Host, home: Path) -> None:
     there.files["/w"] = save(STATE)
-    weights = Weights((there.url + "/w",))
-    fetch.state(weights, name="x")
+    weights = WeightSources((there.url + "/w",))
+    fetch_state(weights, name="x")
     (home / "weights" / "x.json").write_text(note)
-    assert same(fetch.state(weights, name="x")) and len(there.gets("/w")) == 2
+    assert same(fetch_state(weights, name="x")) and len(there.gets("/w")) == 2
 
 
 def test_a_damaged_cache_is_fetched_again(there: Host, home: Path) -> None:
     there.files["/w"] = save(STATE)
-    weights = Weights((there.url + "/w",))
-    fetch.state(weights, name="x")
+    weights = WeightSources((there.url + "/w",))
+    fetch_state(weights, name="x")
     (kept,) = (home / "weights").glob("*.safetensors")
     kept.write_bytes(kept.read_bytes()[:-1] + b"\x00")
-    assert same(fetch.state(weights, name="x")) and len(there.gets("/w")) == 2
+    assert same(fetch_state(weights, name="x")) and len(there.gets("/w")) == 2
     there.files["/v"] = save({key: value * 2 for key, value in STATE.items()})
     with pytest.raises(UsageError, match="your lock file"):  # the name stands for another file now
-        fetch.state(Weights((there.url + "/v",)), name="x")
+        fetch_state(WeightSources((there.url + "/v",)), name="x")
 
 
 def test_a_name_never_leads_out_of_the_cache(there: Host, home: Path, tmp_path: Path) -> None:
     there.files["/../../w.pt"] = there.files["/w.pt"] = save(STATE)
     names = ["../../x", "/etc/x", "a/b", "A/B", "a-b", "..", "x" * 300, "a\\b", "caf\u00e9", "\x1b[31m"]
     for name in names:
-        assert same(fetch.state(Weights((there.url + "/../../w.pt",)), name=name))
+        assert same(fetch_state(WeightSources((there.url + "/../../w.pt",)), name=name))
     assert len(list((home / "weights").glob("*.safetensors"))) == len(names)
     assert {p.name for p in tmp_path.iterdir()} == {"home"}
 
 
 def test_offline_says_what_is_there_and_how_to_get_the_rest(there: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     there.files["/w"] = save(STATE)
-    fetch.state(Weights((there.url + "/w",)), name="known")
+    fetch_state(WeightSources((there.url + "/w",)), name="known")
     for variable in ("VITATTACK_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(variable, "1")
         message = (
@@ -215,10 +216,10 @@ def test_offline_says_what_is_there_and_how_to_get_the_rest(there: Host, monkeyp
         )
         for mirror in (there.url + "/w", "hf-hub:no/body", "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"):
             with pytest.raises(UsageError, match=message):
-                fetch.state(Weights((mirror,)), name="x")
-        assert same(fetch.state(Weights((there.url + "/w",)), name="known"))
+                fetch_state(WeightSources((mirror,)), name="x")
+        assert same(fetch_state(WeightSources((there.url + "/w",)), name="known"))
         with pytest.raises(UsageError, match="from any of 2 sources: file:nowhere.pt: the file .*; .*not in the cache"):
-            fetch.state(Weights(("file:nowhere.pt", there.url + "/w")), name="x")
+            fetch_state(WeightSources(("file:nowhere.pt", there.url + "/w")), name="x")
         monkeypatch.setenv(variable, "0")
     assert len(there.asked) == 1
 
@@ -227,40 +228,40 @@ def test_local_files_are_read_where_they_are(tmp_path: Path, home: Path) -> None
     path = tmp_path / "w.pth.tar"
     path.write_bytes(TRAINING)
     sha256 = hashlib.sha256(TRAINING).hexdigest()
-    local = Weights((f"file:{path}",), sha256=sha256, weights_key=("state_dict",), strip_prefix=("module.",))
-    assert same(fetch.state(local, name="x", offline=True)) and not home.exists()
+    local = WeightSources((f"file:{path}",), sha256=sha256, weights_key=("state_dict",), strip_prefix=("module.",))
+    assert same(fetch_state(local, name="x", offline=True)) and not home.exists()
     path.write_bytes(TRAINING + b" ")
     with pytest.raises(UsageError, match="the zoo says"):
-        fetch.state(local, name="x")
+        fetch_state(local, name="x")
     path.unlink()
     with pytest.raises(UsageError, match=r"cannot get the weights of 'x': file:.*w\.pth\.tar' does not exist"):
-        fetch.state(local, name="x")
+        fetch_state(local, name="x")
 
 
 def test_a_pickle_with_more_than_tensors_waits_for_the_word_and_then_says_so(there: Host, home: Path) -> None:
     there.files["/w.pt"] = torch_file({"state_dict": STATE, "when": datetime.date(2026, 1, 1)})
-    weights = Weights((there.url + "/w.pt",), weights_key=("state_dict",))
+    weights = WeightSources((there.url + "/w.pt",), weights_key=("state_dict",))
     with pytest.raises(UsageError, match=r"besides tensors \(datetime\.date\).*--unsafe-pickle"):
-        fetch.state(weights, name="x")
+        fetch_state(weights, name="x")
     heard = Heard()
-    assert same(fetch.state(weights, name="x", unsafe=True, progress=heard))
+    assert same(fetch_state(weights, name="x", unsafe=True, progress=heard))
     assert len(there.gets("/w.pt")) == 1  # what was refused was kept, unread
     assert heard.warnings == [
         "--unsafe-pickle: 'w.pt' is unpickled without restrictions and could run code: datetime.date"
     ]
-    assert same(fetch.state(weights, name="x")) and not files(home / "downloads")
+    assert same(fetch_state(weights, name="x")) and not files(home / "downloads")
     with pytest.warns(UserWarning, match="--unsafe-pickle"):
-        fetch.state(weights, name="y", unsafe=True)
+        fetch_state(weights, name="y", unsafe=True)
 
 
 def test_a_cut_download_goes_on_in_the_next_call(there: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "TRIES", 1)
     there.files["/w.pth.tar"] = TRAINING
     there.faults["/w.pth.tar"] = [cut(1000), status(503)]
-    weights = Weights((there.url + "/w.pth.tar",), weights_key=("state_dict",), strip_prefix=("module.",))
+    weights = WeightSources((there.url + "/w.pth.tar",), weights_key=("state_dict",), strip_prefix=("module.",))
     with pytest.raises(UsageError, match=r"cannot give the file \(503\)"):
-        fetch.state(weights, name="x")
-    assert same(fetch.state(weights, name="x"))
+        fetch_state(weights, name="x")
+    assert same(fetch_state(weights, name="x"))
     assert there.gets("/w.pth.tar") == [None, "bytes=1000-", "bytes=1000-"]
 
 
@@ -271,7 +272,7 @@ def test_a_home_that_cannot_be_written_is_one_line(
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "file" / "below"))
     there.files["/w"] = save(STATE)
     with pytest.raises(UsageError, match=r"cannot write the cache '.*below' \(Not a directory\): set VITATTACK_HOME"):
-        fetch.state(Weights((there.url + "/w",)), name="x")
+        fetch_state(WeightSources((there.url + "/w",)), name="x")
 
 
 @pytest.mark.parametrize("given", ["x" * 5000, "~nobody-of-this-name/x"])
@@ -285,13 +286,13 @@ def test_a_home_that_is_no_path_is_one_line(given: str, monkeypatch: pytest.Monk
 TWO = """
 import sys, time
 from pathlib import Path
-from vitattack.models.weights import fetch
-from vitattack.models.weights.sources import Weights
+from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.sources import WeightSources
 me, other, url = sys.argv[1:]
 Path(me).touch()
 while not Path(other).exists():
     time.sleep(0.01)
-print(len(fetch.state(Weights((url,)), name="shared")))
+print(len(fetch_state(WeightSources((url,)), name="shared")))
 """
 
 

@@ -20,10 +20,10 @@ from safetensors.torch import save
 from tests.models.weights.hosts import host
 from tests.models.weights.test_fetch import torch_file
 from vitattack.core.errors import UsageError
-from vitattack.models.weights import fetch
-from vitattack.models.weights.sources import Weights
+from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.sources import WeightSources
 from vitattack.models.weights.state_dict import read_state
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 
 GOOD = {"w": torch.arange(200.0)}
 
@@ -197,7 +197,7 @@ def test_hostile_downloads_leave_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         for number, body in enumerate(bodies):
             server.files[f"/{number}"] = body
             with pytest.raises(UsageError, match="cannot get the weights of 'x'") as caught:
-                fetch.state(Weights((f"{server.url}/{number}",)), name="x")
+                fetch_state(WeightSources((f"{server.url}/{number}",)), name="x")
             assert str(caught.value).isprintable()
     assert {p.name for p in tmp_path.iterdir()} == {"home"}
     left = {p.relative_to(tmp_path / "home").parts[0] for p in (tmp_path / "home").rglob("*") if p.is_file()}
@@ -225,7 +225,7 @@ def test_zoo_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
     (tmp_path / "models.yaml").write_bytes(ZOOS[kind].encode("utf-8", "surrogateescape"))
     with pytest.raises(UsageError, match=r"cannot read the zoo file|models\.yaml") as caught:
-        entries()
+        zoo_entries()
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
     assert [p.name for p in tmp_path.iterdir()] == ["models.yaml"]
 
@@ -234,4 +234,4 @@ def test_a_zoo_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
     (tmp_path / "models.yaml").write_bytes(b"#" * (9 << 20))
     with pytest.raises(UsageError, match="is larger than 8 MB"):
-        entries()
+        zoo_entries()

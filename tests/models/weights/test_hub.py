@@ -19,16 +19,16 @@ from tests.models.weights.hosts import COMMIT, host
 from tests.models.weights.test_fetch import torch_file
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
-from vitattack.models.weights import fetch
-from vitattack.models.weights.sources import Weights
+from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.sources import WeightSources
 
 # Its constants are read from the environment when the client is imported: a process of its own.
 CODE = """
 import hashlib, json, sys, torch
 from vitattack.models.weights import cache
-from vitattack.models.weights import fetch
-from vitattack.models.zoo import load as zoo
-from vitattack.models.weights.sources import Weights
+from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.sources import WeightSources
+from vitattack.models.zoo.load import load_model
 from vitattack.core.progress import Listener
 from vitattack import data
 
@@ -46,17 +46,17 @@ def attempt(name, call):
 
 heard = Heard()
 digest = lambda state: hashlib.sha256(b"".join(state[k].numpy().tobytes() for k in sorted(state))).hexdigest()
-get = lambda name, mirror: digest(fetch.state(Weights((mirror,)), name=name, progress=heard))
+get = lambda name, mirror: digest(fetch_state(WeightSources((mirror,)), name=name, progress=heard))
 attempt("safetensors", lambda: get("safe", "hf-hub:lab/tiny"))
 attempt("pickle", lambda: get("pickle", "hf-hub:lab/old/sub/w.bin"))
 attempt("fallback", lambda: get("fallback", "hf-hub:lab/bin"))
 attempt("timm", lambda: get("timm", "timm:test_vit.r160_in1k"))
 attempt("no file", lambda: get("none", "hf-hub:lab/empty"))
-attempt("where", lambda: cache.whereabouts(Weights(("hf-hub:lab/tiny",)), "safe"))
-attempt("timm where", lambda: cache.whereabouts(Weights(("timm:test_vit.r160_in1k",)), "timm"))
+attempt("where", lambda: cache.weights_location(WeightSources(("hf-hub:lab/tiny",)), "safe"))
+attempt("timm where", lambda: cache.weights_location(WeightSources(("timm:test_vit.r160_in1k",)), "timm"))
 attempt("data", lambda: [len(data.load_data("cifar10")), data.load_data("cifar10[:8]").read([0, 5])[1].tolist()])
-attempt("victim", lambda: zoo.load("timm:test_vit.r160_in1k", torch.device("cpu")).victim.num_classes)
-out["pins"] = {name: [pin.revision, pin.source] for name, pin in cache.pins().items()}
+attempt("victim", lambda: load_model("timm:test_vit.r160_in1k", torch.device("cpu")).victim.num_classes)
+out["pins"] = {name: [pin.revision, pin.source] for name, pin in cache.read_pins().items()}
 out["progress"] = heard.bytes
 print(json.dumps(out))
 """
@@ -157,4 +157,4 @@ def test_a_hub_that_cannot_be_found_is_said_at_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://hub.invalid")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
     with pytest.raises(UsageError, match="hf-hub:a/b: hub.invalid cannot be reached, and it is not in the hub's cache"):
-        fetch.state(Weights(("hf-hub:a/b",)), name="x")
+        fetch_state(WeightSources(("hf-hub:a/b",)), name="x")

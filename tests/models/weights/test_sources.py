@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitattack.core.errors import UsageError
-from vitattack.models.weights.sources import parse, weights_of
+from vitattack.models.weights.sources import parse_source, parse_weights
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from vitattack.models.weights.sources import parse, weights_of
     ],
 )
 def test_addresses(text: str, url: str) -> None:
-    source = parse(text)
+    source = parse_source(text)
     assert source.url == url and source.text == text
 
 
@@ -39,7 +39,7 @@ def test_addresses(text: str, url: str) -> None:
     ],
 )
 def test_hub_sources(text: str, hub: tuple[str, str | None, str | None]) -> None:
-    assert parse(text).hub == hub and parse(text).text == text
+    assert parse_source(text).hub == hub and parse_source(text).text == text
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_hub_sources(text: str, hub: tuple[str, str | None, str | None]) -> None
 )
 def test_sources_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        parse(text)
+        parse_source(text)
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
@@ -90,4 +90,4 @@ def test_sources_that_are_refused(text: str, message: str) -> None:
 )
 def test_mistakes_in_an_entry_are_named(item: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        weights_of(item, "here")
+        parse_weights(item, "here")

@@ -10,11 +10,13 @@ import torch
 
 from vitattack.core.errors import UsageError
 from vitattack.data.catalogue import DATA_SETS
+from vitattack.models.normalise import NORMALISERS
 from vitattack.models.victim import frozen
 from vitattack.models.weights.adapters import ADAPTERS
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import Entry, entries
-from vitattack.models.zoo.figures import figures
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.figures import model_figures
+from vitattack.models.zoo.load import build_victim, declared_normaliser
 from vitattack.text.image_transform import parse_transform
 from vitattack.threats.base import parse_threat
 
@@ -39,10 +41,10 @@ SHELVES = {
 }
 
 
-def builds() -> Iterator[Entry]:
+def builds() -> Iterator[ZooEntry]:
     """One entry for each architecture with its arguments: what is equal is built once."""
     seen = set()
-    for entry in entries().values():
+    for entry in zoo_entries().values():
         key = (entry.arch, repr(sorted(entry.arch_kwargs.items())), entry.input, entry.num_classes)
         if entry.arch is not None and key not in seen:
             seen.add(key)
@@ -50,25 +52,25 @@ def builds() -> Iterator[Entry]:
 
 
 @pytest.mark.parametrize("entry", list(builds()), ids=lambda entry: entry.id)
-def test_it_is_built_at_full_shape(entry: Entry) -> None:
+def test_it_is_built_at_full_shape(entry: ZooEntry) -> None:
     with torch.device("meta"):
-        victim = zoo.victim_of(entry)
+        victim = build_victim(entry)
     with frozen(victim), torch.no_grad():
         assert victim(victim.grey()).shape == (1, entry.num_classes)
 
 
 def test_every_source_is_there() -> None:
     found: dict[str, int] = {}
-    for name in entries():
+    for name in zoo_entries():
         if "/" in name:
             shelf = name.partition("/")[0]
             found[shelf] = found.get(shelf, 0) + 1
     assert found == SHELVES
-    assert sum(name.startswith("timm:") for name in entries()) >= 50
+    assert sum(name.startswith("timm:") for name in zoo_entries()) >= 50
 
 
 def test_words_of_entries_mean_something() -> None:
-    for entry in entries().values():
+    for entry in zoo_entries().values():
         assert all(name in ADAPTERS for name in entry.adapter), entry.id
         parse_transform(entry.transform)
         if entry.threat is not None:
@@ -80,7 +82,7 @@ def test_words_of_entries_mean_something() -> None:
             assert entry.notes, entry.id
         for one in entry.reported:
             assert one.protocol and one.source and 0 <= one.value <= 100, entry.id
-        assert entry.licence != "unknown" and set(entry.unverified) <= set(Entry.__dataclass_fields__), entry.id
+        assert entry.licence != "unknown" and set(entry.unverified) <= set(ZooEntry.__dataclass_fields__), entry.id
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_words_of_entries_mean_something() -> None:
     ],
 )
 def test_normalisation_and_numbers(name: str, normalize: str, metric: str, value: float) -> None:
-    entry = entries()[name]
-    assert zoo.declared(entry) == zoo.NORMALISERS[normalize]
+    entry = zoo_entries()[name]
+    assert declared_normaliser(entry) == NORMALISERS[normalize]
     assert value in [one.value for one in entry.reported if one.metric == metric]
 
 
@@ -110,12 +112,12 @@ def test_clean_timm_models_have_pinned_tags_that_timm_knows_and_its_normalisatio
     """Trap 5: a name without a tag means other weights in another version."""
     import timm
 
-    for name in (n for n in entries() if n.startswith("timm:")):
-        entry, full = entries()[name], name.removeprefix("timm:")
+    for name in (n for n in zoo_entries() if n.startswith("timm:")):
+        entry, full = zoo_entries()[name], name.removeprefix("timm:")
         assert entry.weights is not None and entry.weights.mirrors == (name,)
         assert full in timm.list_pretrained(full.partition(".")[0] + ".*"), name
         cfg = timm.get_pretrained_cfg(full)
-        assert cfg is not None and zoo.declared(entry) == (tuple(cfg.mean), tuple(cfg.std)), name
+        assert cfg is not None and declared_normaliser(entry) == (tuple(cfg.mean), tuple(cfg.std)), name
         assert entry.input == cfg.input_size[-1], name
         assert entry.transform == f"{cfg.interpolation}{int(entry.input / cfg.crop_pct)}crop{entry.input}", name
 
@@ -133,7 +135,7 @@ def test_clean_timm_models_have_pinned_tags_that_timm_knows_and_its_normalisatio
     ],
 )
 def test_figures(name: str, parameters: int, gflops: float | None, layers: int, heads: set[int]) -> None:
-    found = figures(entries()[name])
+    found = model_figures(zoo_entries()[name])
     assert found.parameters == parameters
     assert len(found.attention) == layers and {a.heads for a in found.attention} == heads
     if gflops is not None:
@@ -141,9 +143,9 @@ def test_figures(name: str, parameters: int, gflops: float | None, layers: int, 
 
 
 def test_figures_of_an_entry_whose_input_is_wrong() -> None:
-    entry = replace(entries()["tiny-vit"], input=5)
+    entry = replace(zoo_entries()["tiny-vit"], input=5)
     with pytest.raises(UsageError, match="'tiny-vit' cannot be run at 5 px .*: correct its input") as caught:
-        figures(entry)
+        model_figures(entry)
     assert "\n" not in str(caught.value)
 
 
@@ -151,16 +153,16 @@ def test_flops_of_a_vit_are_those_of_its_formula() -> None:
     """Patches, twelve blocks of 24 N D^2 + 4 N^2 D, and the head; N tokens of D channels."""
     n, d = 197, 768
     wanted = 2 * 196 * 768 * d + 12 * (24 * n * d * d + 4 * n * n * d) + 2 * d * 1000
-    assert figures(entries()["timm:vit_base_patch16_224.augreg_in1k"]).flops == wanted
+    assert model_figures(zoo_entries()["timm:vit_base_patch16_224.augreg_in1k"]).flops == wanted
 
 
 def test_attention_found_without_values_is_that_of_the_real_model() -> None:
     from vitattack.models.attention.probe import attention_layers
 
     for name in ("tiny-vit", "timm:levit_128s.fb_dist_in1k"):
-        victim = zoo.victim_of(entries()[name]).eval()
+        victim = build_victim(zoo_entries()[name]).eval()
         real = attention_layers(victim, victim.grey()).layers
-        hollow = figures(entries()[name]).attention
+        hollow = model_figures(zoo_entries()[name]).attention
         assert [(a.name, a.heads, a.fused, a.kind) for a in hollow] == [
             (a.name, a.heads, a.fused, a.kind) for a in real
         ]

@@ -11,22 +11,24 @@ from safetensors.torch import save_file
 
 from vitattack.core.assets import EMBEDDED, ZOO_FILE
 from vitattack.core.errors import UsageError
-from vitattack.models.architectures.build import build
+from vitattack.models.architectures.build import build_architecture
 from vitattack.models.architectures.small import SMALL
-from vitattack.models.victim import check_pixels, frozen, wrap
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import entries
+from vitattack.models.normalise import NORMALISERS
+from vitattack.models.victim import as_victim, check_pixels, frozen
+from vitattack.models.zoo.catalogue import read_zoo_file, zoo_entries
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import declared_normaliser, load_model
 
 CPU = torch.device("cpu")
 
 
-EMBEDDED_MODELS = [name for name, e in entries().items() if e.weights and "embedded" in e.weights.mirrors]
+EMBEDDED_MODELS = [name for name, e in zoo_entries().items() if e.weights and "embedded" in e.weights.mirrors]
 
 
 @pytest.mark.parametrize("name", EMBEDDED_MODELS)
 def test_every_embedded_model_loads_and_its_file_is_pinned(name: str) -> None:
-    entry = entries()[name]
-    loaded = zoo.load(name, CPU)
+    entry = zoo_entries()[name]
+    loaded = load_model(name, CPU)
     assert loaded.victim.num_classes == entry.num_classes and not loaded.victim.training
     assert entry.weights is not None and entry.weights.file is not None
     path = EMBEDDED / entry.weights.file
@@ -35,9 +37,9 @@ def test_every_embedded_model_loads_and_its_file_is_pinned(name: str) -> None:
 
 
 def test_normalisation_is_inside() -> None:
-    victim = zoo.load("tiny-vit", CPU).victim
+    victim = load_model("tiny-vit", CPU).victim
     x = torch.rand(2, 3, 32, 32)
-    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in zoo.NORMALISERS["cifar10"] or ())
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in NORMALISERS["cifar10"] or ())
     with torch.no_grad():
         assert torch.equal(victim(x), victim.model((x - mean) / std))
 
@@ -52,21 +54,19 @@ def test_a_checkpoint_file_needs_its_architecture_and_normalisation(tmp_path: Pa
     path = checkpoint(tmp_path)
     kwargs = {"embed_dim": 32, "depth": 1, "num_heads": 2}
     for options, message in (
-        (zoo.FileOptions(), "does not say its architecture: add --arch"),
-        (zoo.FileOptions(arch="small:tiny_vit_32"), "does not say how it normalises: add --normalize"),
-        (zoo.FileOptions(arch="small:tiny_vit", normalize="none"), "did you mean tiny_vit_32"),
-        (zoo.FileOptions(arch="vit_tinny_patch16_224", normalize="none"), "did you mean vit_tiny_patch16_224"),
-        (zoo.FileOptions(arch="small:tiny_vit_32", normalize="none"), "does not fit the architecture"),
-        (zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs={"heads": 1}, normalize="none"), "does not take these"),
-        (zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar"), "normalize 'cifar'"),
-        (zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="0.5/0"), "normalize '0.5/0'"),
+        (FileOptions(), "does not say its architecture: add --arch"),
+        (FileOptions(arch="small:tiny_vit_32"), "does not say how it normalises: add --normalize"),
+        (FileOptions(arch="small:tiny_vit", normalize="none"), "did you mean tiny_vit_32"),
+        (FileOptions(arch="vit_tinny_patch16_224", normalize="none"), "did you mean vit_tiny_patch16_224"),
+        (FileOptions(arch="small:tiny_vit_32", normalize="none"), "does not fit the architecture"),
+        (FileOptions(arch="small:tiny_vit_32", arch_kwargs={"heads": 1}, normalize="none"), "does not take these"),
+        (FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar"), "normalize 'cifar'"),
+        (FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="0.5/0"), "normalize '0.5/0'"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
-            zoo.load(str(path), CPU, options)
+            load_model(str(path), CPU, options)
         assert "\n" not in str(caught.value)
-    loaded = zoo.load(
-        str(path), CPU, zoo.FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar10")
-    )
+    loaded = load_model(str(path), CPU, FileOptions(arch="small:tiny_vit_32", arch_kwargs=kwargs, normalize="cifar10"))
     assert loaded.victim.num_classes == 10 and loaded.victim.input_size == 32
 
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_file_needs_its_architecture_and_normalisation(tmp_path: Pa
 )
 def test_wrong_models_are_answered_with_the_fix(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        zoo.load(text, CPU)
+        load_model(text, CPU)
     assert "\n" not in str(caught.value)
 
 
@@ -91,7 +91,7 @@ def test_without_network_one_line_says_what_to_do(text: str, monkeypatch: pytest
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match="cannot fetch .* connect and run again, or give a local file") as caught:
-        zoo.load(text, CPU)
+        load_model(text, CPU)
     assert "\n" not in str(caught.value)
 
 
@@ -149,14 +149,14 @@ def test_mistakes_in_a_zoo_file_are_named(change: tuple[str, str], message: str,
     assert change[0] in ENTRY
     path.write_text(ENTRY.replace(*change))
     with pytest.raises(UsageError, match=message) as caught:
-        entries(path)
+        read_zoo_file(path)
     assert "\n" not in str(caught.value)
     assert ZOO_FILE.is_file()
 
 
 def test_a_name_of_any_length_is_answered_in_one_short_line() -> None:
     with pytest.raises(UsageError) as caught:
-        zoo.load("nothing\n" + "x" * 5000, CPU)
+        load_model("nothing\n" + "x" * 5000, CPU)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
@@ -176,7 +176,7 @@ def test_pixels_are_checked_with_a_tolerance() -> None:
 
 def test_modules_that_give_no_logits_are_refused() -> None:
     with pytest.raises(UsageError, match=r"returns \(1, 3, 4, 4\) for one image"):
-        wrap(torch.nn.Identity(), torch.zeros(1, 3, 4, 4))
+        as_victim(torch.nn.Identity(), torch.zeros(1, 3, 4, 4))
 
 
 def test_outputs_with_a_logits_field_are_unwrapped() -> None:
@@ -188,7 +188,7 @@ def test_outputs_with_a_logits_field_are_unwrapped() -> None:
         def forward(self, x: torch.Tensor) -> Output:
             return Output(x.flatten(1)[:, :7])
 
-    victim = wrap(HubStyle(), torch.rand(2, 3, 4, 4))
+    victim = as_victim(HubStyle(), torch.rand(2, 3, 4, 4))
     assert victim.num_classes == 7 and victim(torch.rand(2, 3, 4, 4)).shape == (2, 7)
 
 
@@ -229,11 +229,11 @@ models:
 def test_entries_take_over_from_their_family(tmp_path: Path) -> None:
     path = tmp_path / "zoo.yaml"
     path.write_text(FAMILIES)
-    entry = entries(path)["a"]
+    entry = read_zoo_file(path)["a"]
     assert entry.arch_kwargs == {"num_heads": 2, "depth": 1} and entry.num_classes == 10
     assert entry.weights is not None and entry.weights.strip_prefix == ("module.",)
     assert [(r.metric, r.value, r.n, r.protocol) for r in entry.reported] == [("robust", 51.5, None, "AutoAttack")]
-    assert zoo.declared(entry) == zoo.NORMALISERS["cifar10"]
+    assert declared_normaliser(entry) == NORMALISERS["cifar10"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
     assert change[0] in FAMILIES
     path.write_text(FAMILIES.replace(*change))
     with pytest.raises(UsageError, match=message) as caught:
-        entries(path)
+        read_zoo_file(path)
     assert "\n" not in str(caught.value)
 
 
@@ -275,19 +275,19 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
 )
 def test_entries_that_cannot_be_loaded_say_why(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        zoo.load(name, CPU)
+        load_model(name, CPU)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_with_classes_and_an_adapter(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
-    model = build("vit_tiny_patch4_32", {"num_classes": 7, "depth": 1})
+    model = build_architecture("vit_tiny_patch4_32", {"num_classes": 7, "depth": 1})
     wrapped = {"0.mean": torch.full((3,), 0.5), "0.std": torch.full((3,), 0.5)}
     save_file({**wrapped, **{f"1.{name}": t for name, t in model.state_dict().items()}}, path)
-    options = zoo.FileOptions(
+    options = FileOptions(
         arch="vit_tiny_patch4_32", arch_kwargs={"depth": 1}, num_classes=7, normalize="half", adapter="normaliser"
     )
-    victim = zoo.load(str(path), CPU, options).victim
+    victim = load_model(str(path), CPU, options).victim
     assert victim.num_classes == 7 and victim.input_size == 32
     x = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
@@ -299,26 +299,26 @@ def test_a_file_with_classes_and_an_adapter(tmp_path: Path) -> None:
         ({"num_classes": 8}, "does not fit the architecture: head"),
     ):
         with pytest.raises(UsageError, match=message):
-            zoo.load(str(path), CPU, replace(options, **change))
+            load_model(str(path), CPU, replace(options, **change))
 
 
 def test_a_file_fetched_by_hand_is_read_as_its_entry_says(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pth"
-    model = build("vit_tiny_patch2_32", {"global_pool": "avg"})
+    model = build_architecture("vit_tiny_patch2_32", {"global_pool": "avg"})
     torch.save({"model_state_dict": {f"module.base_model.{n}": t for n, t in model.state_dict().items()}}, path)
-    loaded = zoo.load(str(path), CPU, zoo.FileOptions(like="mimir/vit_t_cifar10"))
+    loaded = load_model(str(path), CPU, FileOptions(like="mimir/vit_t_cifar10"))
     assert loaded.victim.name == str(path) and not loaded.victim.normalises
     assert loaded.entry is not None and loaded.entry.reported[0].value == 84.82
     x = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(loaded.victim(x), model.eval()(x))
     for options, message in (
-        (zoo.FileOptions(like="mimir/vit_x_cifar10"), "did you mean mimir/vit_"),
-        (zoo.FileOptions(like="mimir/vit_t_cifar10", arch="x"), "drop the other options"),
-        (zoo.FileOptions(like="mimir/vit_s_cifar10"), "does not fit the architecture"),
-        (zoo.FileOptions(like="robustvlm/fare2-clip"), "cannot be built"),
+        (FileOptions(like="mimir/vit_x_cifar10"), "did you mean mimir/vit_"),
+        (FileOptions(like="mimir/vit_t_cifar10", arch="x"), "drop the other options"),
+        (FileOptions(like="mimir/vit_s_cifar10"), "does not fit the architecture"),
+        (FileOptions(like="robustvlm/fare2-clip"), "cannot be built"),
     ):
         with pytest.raises(UsageError, match=message):
-            zoo.load(str(path), CPU, options)
+            load_model(str(path), CPU, options)
     with pytest.raises(UsageError, match="--like describes a checkpoint file, 'tiny-vit' is none"):
-        zoo.load("tiny-vit", CPU, zoo.FileOptions(like="tiny-vit"))
+        load_model("tiny-vit", CPU, FileOptions(like="tiny-vit"))

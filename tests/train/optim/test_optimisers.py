@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.conftest import tiny_vit
 from vitattack.core.errors import UsageError
-from vitattack.models.attention.baked_scales import install, scales_of
+from vitattack.models.attention.baked_scales import install_scales, scales_of
 from vitattack.models.attention.probe import attention_layers
 from vitattack.train.optim.optimisers import AdamW, Lion, Sgd
 from vitattack.train.optim.parameter_groups import parameter_groups
@@ -73,7 +73,7 @@ def test_layers_learn_slower_the_deeper_they_lie() -> None:
 
 def test_attention_scales_that_learn_do_not_decay_and_flat_models_have_no_layers() -> None:
     victim = tiny_vit()
-    install(victim.model, torch.ones(2, 2), attention_layers(victim.model, victim.grey()), learn=True)
+    install_scales(victim.model, torch.ones(2, 2), attention_layers(victim.model, victim.grey()), learn=True)
     (group,) = (
         g for g in parameter_groups(victim, 1e-3, 0.1) if any(p is scales_of(victim.model) for p in g["params"])
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitattack.attacks.losses import best_wrong, of_class
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.features import Tap, block_features, eq3, taps, unit
+from vitattack.models.attention.features import Tap, block_features, eq3_distance, tapped_modules, unit_distance
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim, frozen
@@ -215,7 +215,7 @@ class Climb(Search):
         upper: Tensor,
     ) -> Candidate:
         """From `start`, within bounds; `origin` are the scales of the model as it is."""
-        names = taps(layers, self.tap)
+        names = tapped_modules(layers, self.tap)
         ones = torch.ones_like(origin)
         current, free = start, origin is start
         offset = self._draw(start, upper, free, rng.child("batch", 0))
@@ -309,7 +309,7 @@ class Climb(Search):
 
     def _distance(self, here: Look, there: Look, y: Tensor) -> Tensor:
         if self.objective in ("unit", "lpips"):
-            measure = unit if self.objective == "unit" else eq3
+            measure = unit_distance if self.objective == "unit" else eq3_distance
             return torch.stack([measure(a, b) for a, b in zip(there[0], here[0], strict=True)]).sum(0)
         logits = there[1]
         if self.objective == "ce":

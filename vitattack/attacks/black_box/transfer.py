@@ -19,9 +19,9 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
-from vitattack.models.passes import counting, share
-from vitattack.models.victim import Victim, digest, frozen
-from vitattack.models.zoo.entries import entries
+from vitattack.models.passes import counting_passes, spread_passes
+from vitattack.models.victim import Victim, frozen, model_digest
+from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.threats.lp import LpBall
 
 
@@ -38,8 +38,8 @@ class Transfer(InBall):
     inner: Attack
 
     def __post_init__(self) -> None:
-        if self.source not in entries() and not self.source.startswith(("timm:", "hf-hub:")):
-            raise UsageError(did_you_mean("source model", self.source, [*entries(), "timm:ARCH.TAG"]))
+        if self.source not in zoo_entries() and not self.source.startswith(("timm:", "hf-hub:")):
+            raise UsageError(did_you_mean("source model", self.source, [*zoo_entries(), "timm:ARCH.TAG"]))
         if self.inner.traits.sources:
             raise UsageError("transfer does not hold another transfer: name one source, or several in worst(...)")
 
@@ -92,7 +92,7 @@ class Transfer(InBall):
         source = self._model(victim, x.device)
         seen = resized(x.to(source.mean.dtype), source.input_size)
         seen = self.ball.project(seen, seen)  # resampling may step out of the box by rounding
-        with counting(source) as passes:
+        with counting_passes(source) as passes:
             crafted = self.inner(source, seen, y, rng=rng)
         x_adv = carried(self.ball, x, seen, crafted.x_adv)
         with frozen(victim), torch.no_grad():
@@ -100,8 +100,8 @@ class Transfer(InBall):
             evidence["fooled"] = ~losses.correct(victim.verdict(x_adv, logits), y)
         evidence["forwards"] += victim.look
         said = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
-        said["forwards"] = share(passes.forwards, said["forwards"])
-        said["backwards"] = share(passes.backwards, said["backwards"])
+        said["forwards"] = spread_passes(passes.forwards, said["forwards"])
+        said["backwards"] = spread_passes(passes.backwards, said["backwards"])
         evidence |= {f"source_{name}": rows for name, rows in said.items()}
         evidence["resized"] = torch.full_like(evidence["forwards"], int(seen.shape != x.shape))
         return Crafted(x_adv, evidence)
@@ -133,16 +133,16 @@ def transfer(ball: LpBall, source: str, inner: Attack) -> Transfer:
 @lru_cache(maxsize=8)
 def source_model(text: str, device: str) -> Victim:
     """A source, loaded once; the world's random state is left as found."""
-    from vitattack.models.zoo import load as zoo  # it knows the names of attacks
+    from vitattack.models.zoo.load import load_model  # it knows the names of attacks
 
     with torch.random.fork_rng(devices=[]):
-        return zoo.load(text, torch.device(device)).victim
+        return load_model(text, torch.device(device)).victim
 
 
 @lru_cache(maxsize=64)
 def source_digest(text: str) -> str:
     """What a source's weights hash to."""
-    return digest(source_model(text, "cpu"))
+    return model_digest(source_model(text, "cpu"))
 
 
 def resized(x: Tensor, height: int, width: int | None = None) -> Tensor:

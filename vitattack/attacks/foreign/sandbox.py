@@ -19,7 +19,7 @@ from vitattack.attacks import losses
 from vitattack.core.errors import VitattackError, first_line
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
-from vitattack.models.passes import Passes, counting, share
+from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
@@ -90,13 +90,13 @@ class Inside:
         """The counted passes, spread evenly over the samples they were spent on."""
         none = torch.zeros(len(x), dtype=torch.long, device=x.device)
         counted = {"forwards": self.passes.forwards, "backwards": self.passes.backwards}
-        return {name: share(count, none.clone()) for name, count in counted.items()}
+        return {name: spread_passes(count, none.clone()) for name, count in counted.items()}
 
 
 @contextlib.contextmanager
 def fenced(label: str, victim: Attackable, x: Tensor, rng: SampleRng) -> Iterator[Inside]:
     """Runs foreign code: victim frozen, passes counted, randomness ours, output silenced, failures in one line."""
-    with frozen(victim), counting(victim) as passes, seeded(rng) as seed, quiet() as said:
+    with frozen(victim), counting_passes(victim) as passes, seeded(rng) as seed, quiet() as said:
         try:
             yield Inside(Single(victim, x.dtype).eval(), seed, said, passes)
         except VitattackError:

@@ -17,8 +17,9 @@ from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
 from vitattack.bench.run.stored_cells import StoredCells
 from vitattack.bench.schema import Benchmark
 from vitattack.core.words import names_a_file
-from vitattack.models.weights.cache import whereabouts
-from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.weights.cache import weights_location
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry
 
 DEFAULT_CLASSES = 1000  # if neither model nor data tell how many there are
 
@@ -152,7 +153,7 @@ def _cost(cell: Cell, data: UnopenedData, rate: Rate | None, sizes: Sequence[int
     if spent and figures and n is not None:
         per_image: float | None = _flops(spent.victim, figures)
         for source, passes in spent.sources:
-            source_entry = entries().get(source)
+            source_entry = zoo_entries().get(source)
             source_figures = figures_of(source_entry) if source_entry else None
             if per_image is not None:
                 per_image = per_image + _flops(passes, source_figures) if source_figures else None
@@ -182,9 +183,9 @@ def _flops(passes: Passes, figures: ModelFigures) -> float:
     return passes.forwards * figures.flops + passes.backwards * figures.backward
 
 
-def entry_of(cell: Cell) -> Entry | None:
+def entry_of(cell: Cell) -> ZooEntry | None:
     """Zoo entry of a model's size; for a file the entry it is read like, or one of the same architecture."""
-    zoo = entries()
+    zoo = zoo_entries()
     if cell.model in zoo:
         return zoo[cell.model]
     if "like" in cell.options:
@@ -207,10 +208,10 @@ def needed_models(cell: Cell) -> set[str]:
 
 def to_fetch(model: str) -> int | None:
     """Bytes of a model's weights that are not on this machine; None if their size is unknown."""
-    entry = entries().get(model)
+    entry = zoo_entries().get(model)
     if entry is None:
         return 0 if names_a_file(model) else None
-    if whereabouts(entry.weights, entry.id) != "not cached":
+    if weights_location(entry.weights, entry.id) != "not cached":
         return 0
     if entry.weights is not None and entry.weights.size is not None:
         return entry.weights.size

@@ -16,7 +16,8 @@ from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.models.weights import cache
-from vitattack.models.zoo.entries import Entry, entries, weights_to_fetch
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
 
 COPIES = 2  # of fetched weights on disk for a moment: as downloaded, and converted
 RECORDS_BYTES = 10_000_000
@@ -59,21 +60,21 @@ def check_attack(attack: str, threat: str) -> None:
 
 def check_weights(model: str, label: str) -> None:
     """Refuse weights with a wrong hash, and missing ones that may not be fetched; `label` is what --skip would name."""
-    entry = entries().get(model)
+    entry = zoo_entries().get(model)
     if entry is None:
         return
     weights = weights_to_fetch(entry)
-    where = cache.whereabouts(weights, entry.id)
+    where = cache.weights_location(weights, entry.id)
     if where == "embedded":
         assert weights.file is not None
-        cache.verify(EMBEDDED / weights.file, weights, entry.id)
+        cache.verify_file(EMBEDDED / weights.file, weights, entry.id)
         return
-    changed = where == "cached" and cache.seems_there(entry.id) and cache.converted(weights, entry.id) is None
+    changed = where == "cached" and cache.seems_cached(entry.id) and cache.cached_weights(weights, entry.id) is None
     if changed or where == "not cached":
         _check_online(entry, label)
 
 
-def _check_online(entry: Entry, label: str) -> None:
+def _check_online(entry: ZooEntry, label: str) -> None:
     forbidden = files.offline_variable()
     if forbidden:
         raise UsageError(
@@ -109,7 +110,7 @@ def check_data(bench: Benchmark, cells: Sequence[Cell], data_dir: str | None) ->
     folder = Path(data_dir) if data_dir else None
     distinct = {(cell.data, cell.settings.limit, cell.settings.transform): cell for cell in cells}
     for (text, limit, transform), cell in distinct.items():
-        entry = entries().get(cell.model)
+        entry = zoo_entries().get(cell.model)
         try:
             data.load_data(text, limit=limit, data_dir=folder, transform=transform, px=entry.input if entry else 224)
         except UsageError as error:

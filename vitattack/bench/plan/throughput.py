@@ -16,7 +16,8 @@ from vitattack.bench.model_figures import figures_of
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
-from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry
 
 if TYPE_CHECKING:
     from vitattack.bench.cells import Cell
@@ -92,7 +93,7 @@ def calibrate(cells: Iterable[Cell], device: str) -> Iterator[tuple[str, float]]
     """Measure each model of the cells once, remember the rates, and yield them."""
     done: set[str] = set()
     for cell in cells:
-        entry = entries().get(cell.model)
+        entry = zoo_entries().get(cell.model)
         if cell.runnable and cell.model not in done and entry is not None and figures_of(entry) is not None:
             done.add(cell.model)
             rate = measure(entry, cell.settings.batch_size, device, cell.settings.threads)
@@ -100,7 +101,7 @@ def calibrate(cells: Iterable[Cell], device: str) -> Iterator[tuple[str, float]]
             yield cell.model, rate
 
 
-def measure(entry: Entry, batch_size: int, device: str, threads: int | None) -> float:
+def measure(entry: ZooEntry, batch_size: int, device: str, threads: int | None) -> float:
     """FLOPs per second of gradient steps, as attacks make them; random weights, so that none are fetched."""
     import time
 
@@ -108,7 +109,7 @@ def measure(entry: Entry, batch_size: int, device: str, threads: int | None) -> 
 
     from vitattack.core.runtime import numerics, resolve_device, usable_cores
     from vitattack.models.victim import frozen
-    from vitattack.models.zoo.load import victim_of
+    from vitattack.models.zoo.load import build_victim
 
     figures = figures_of(entry)
     assert figures is not None
@@ -121,7 +122,7 @@ def measure(entry: Entry, batch_size: int, device: str, threads: int | None) -> 
             torch.cuda.synchronize()
 
     with numerics(threads or usable_cores()), torch.random.fork_rng(devices=[]):
-        victim = victim_of(entry).to(place).float().eval()
+        victim = build_victim(entry).to(place).float().eval()
         x = victim.grey().expand(batch_size, -1, -1, -1).to(place)
         with frozen(victim):
             step(x[:1])

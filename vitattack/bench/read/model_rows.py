@@ -12,9 +12,10 @@ from vitattack.bench.schema import ModelRow
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import names_a_file, printable
-from vitattack.models.normalise import normaliser
+from vitattack.models.normalise import parse_normaliser
 from vitattack.models.weights.sources import SUFFIXES
-from vitattack.models.zoo.entries import Entry, entries
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.renamed import refuse_former_id
 from vitattack.text.yaml_lines import Item, checked, unknown
 
@@ -38,7 +39,7 @@ def model_rows(item: Item, data: UnopenedData) -> list[ModelRow]:
     text = name.text("a model")
     options = {key: keys[key].plain for key in OPTIONS if key in keys}
     settings = settings_among(keys)
-    zoo = entries()
+    zoo = zoo_entries()
     if any(character in text for character in WILDCARDS) and text not in zoo:
         if label or options:
             item.refuse("a wildcard names several models: drop label and the options of a file")
@@ -54,7 +55,7 @@ def model_rows(item: Item, data: UnopenedData) -> list[ModelRow]:
 
 def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData, *, published: bool) -> None:
     """Refuse an unknown model, options that do not belong to it, and a head for other classes than those of the data."""
-    zoo = entries()
+    zoo = zoo_entries()
     checked(item, lambda: refuse_former_id(text, zoo))
     if text in zoo or text.startswith(HUBS):
         if options:
@@ -76,16 +77,16 @@ def _check_checkpoint(text: str, options: Mapping[str, Any]) -> None:
     if not names_a_file(text):
         raise UsageError(f"weights file '{printable(text)}' does not exist: check the path, or name a model of the zoo")
     if "like" in options:
-        if options["like"] not in entries():
-            refuse_former_id(str(options["like"]), entries())
-            raise UsageError(did_you_mean("model", str(options["like"]), entries()))
+        if options["like"] not in zoo_entries():
+            refuse_former_id(str(options["like"]), zoo_entries())
+            raise UsageError(did_you_mean("model", str(options["like"]), zoo_entries()))
         if len(options) > 1:
             raise UsageError(f"like: {options['like']} describes '{text}' completely: drop the other options")
         return
     for key, example in (("arch", "vit_small_patch16_224"), ("normalize", "imagenet")):
         if not isinstance(options.get(key), str):
             raise UsageError(f"'{text}' does not say its {key}: add {key}: {example}")
-    normaliser(options["normalize"])
+    parse_normaliser(options["normalize"])
     if not isinstance(options.get("arch_kwargs", {}), dict):
         raise UsageError("arch_kwargs are keys and values: write arch_kwargs: {num_classes: 10}")
     classes = options.get("num_classes", 1)
@@ -93,6 +94,6 @@ def _check_checkpoint(text: str, options: Mapping[str, Any]) -> None:
         raise UsageError(f"num_classes is a whole number from 1 on, not {printable(repr(classes), 60)}: correct it")
 
 
-def is_public(entry: Entry) -> bool:
+def is_public(entry: ZooEntry) -> bool:
     """Whether the model can be built here and its weights can be fetched."""
     return entry.arch is not None and entry.weights is not None

@@ -11,7 +11,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.data.rows import select_rows, split_rows
-from vitattack.models.zoo.entries import Entry
+from vitattack.models.zoo.entry import ZooEntry
 from vitattack.text.image_transform import parse_transform
 
 PATHS = ("folder", "npz", "imagenet-classes")
@@ -27,13 +27,13 @@ class UnopenedData:
     classes: int | None = None
     of_imagenet: bool = True  # its classes are among those of ImageNet-1k
 
-    def fits_training_of(self, entry: Entry) -> bool:
+    def fits_training_of(self, entry: ZooEntry) -> bool:
         """Whether a model was trained for images like these: the models that a wildcard stands for."""
         head = self.name.partition("/")[0]
         same_data = head == entry.dataset or head.startswith(f"{entry.dataset}-")
         return self.suits(entry) and (self.classes is None or same_data or self.of_imagenet)
 
-    def suits(self, entry: Entry) -> bool:
+    def suits(self, entry: ZooEntry) -> bool:
         """Whether the classes of a model cover those of the data."""
         if self.classes is None or entry.num_classes == self.classes:
             return True

@@ -23,7 +23,7 @@ from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.files import append_line, file_sha256, read_json
 from vitattack.models.weights import cache
-from vitattack.models.zoo.entries import entries
+from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import Accuracy
 
@@ -55,7 +55,7 @@ def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
 
 def _weights(model: str) -> str | None:
     """Identity of a model's weights, if it is known without reading them."""
-    entry = entries().get(model)
+    entry = zoo_entries().get(model)
     if entry is None:
         with suppress(OSError):
             status = Path(model).stat()
@@ -66,7 +66,7 @@ def _weights(model: str) -> str | None:
     sha256 = entry.weights.sha256
     if sha256 is None and entry.weights.file is not None:
         sha256 = _embedded_sha256(entry.weights.file)
-    if sha256 is None and (pinned := cache.pins().get(model)):
+    if sha256 is None and (pinned := cache.read_pins().get(model)):
         sha256 = pinned.sha256
     return sha256 and f"{sha256} {asdict(entry)}"
 

@@ -37,7 +37,7 @@ from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.setup import DEFAULT_THREAT, Setup, SetupFields
 from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
 from vitattack.evaluation.transfer.victims import Contestant, Model, assemble, at_size, check_names, key_of, size_doubts
-from vitattack.models.victim import Victim, digest
+from vitattack.models.victim import Victim, model_digest
 from vitattack.models.weights.state_dict import SUFFIXES
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
@@ -193,7 +193,7 @@ class Row:
         attack = prepared(self.attack, self.source.victim, self._calibration, self.job, own)
         batches = Batches(self.source.victim, attack, self.job, self.ball)
         pieces = {name: Pieces(self.job.batch_size) for name in models} | {self.source.name: batches.pieces}
-        buffers = {name: digest(model.victim, parameters=False) for name, model in models.items()}
+        buffers = {name: model_digest(model.victim, parameters=False) for name, model in models.items()}
         for number, rows in enumerate(cut[first:], start=first):
             backoffs = {name: part.backoffs for name, part in pieces.items()}
             began = time.perf_counter()

@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.black_box.transfer import resized
+from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
 from vitattack.data import DataSet, restrict_to_classes
 from vitattack.data.entry import Source
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.prepare import images_of
 from vitattack.evaluation.setup import Setup
-from vitattack.models.victim import Victim, digest, wrap
-from vitattack.models.zoo import load as zoo
-from vitattack.models.zoo.entries import entries
+from vitattack.models.victim import Victim, as_victim, model_digest
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import LoadedModel, load_model
+from vitattack.models.zoo.names import check_model_name
 from vitattack.threats.lp import LpBall
 
 Model = str | nn.Module
@@ -46,7 +49,7 @@ class _Resized:
 class Contestant:
     """A victim with the images at its size, and what both hash to."""
 
-    loaded: zoo.Loaded
+    loaded: LoadedModel
     data: DataSet
     weights: str
     pixels: str
@@ -76,23 +79,23 @@ def assemble(
 ) -> tuple[dict[str | int, Contestant], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
-    entered = entries()
+    entered = zoo_entries()
     files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
-    options = setup.options or zoo.FileOptions()
-    trust = zoo.FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
+    options = setup.options or FileOptions()
+    trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
     if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
-    loaded: dict[str | int, zoo.Loaded] = {
-        text: zoo.load(text, place, options if text in files else trust if text in entered else zoo.FileOptions())
-        for text in texts
-    }
+    stated = {text: options if text in files else trust if text in entered else FileOptions() for text in texts}
+    for text in texts:
+        check_model_name(text, stated[text], attacks=ATTACKS)
+    loaded: dict[str | int, LoadedModel] = {text: load_model(text, place, stated[text]) for text in texts}
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
     largest = max((victim.input_size for victim in known), default=None)
     base = images_of(setup, Preprocessing(setup.transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
-            loaded[id(model)] = zoo.Loaded(wrap(model, image.to(place)).to(place), None, {"source": "module"})
+            loaded[id(model)] = LoadedModel(as_victim(model, image.to(place)).to(place), None, {"source": "module"})
     loaded = {key: replace(one, victim=restrict_to_classes(one.victim, base.classes)) for key, one in loaded.items()}
     _check_classes([one.victim for one in loaded.values()], base)
     found: dict[str | int, Contestant] = {}
@@ -100,7 +103,7 @@ def assemble(
         if any(one.victim.name == other.name for other in found.values()):
             raise UsageError(f"two models are called '{one.victim.name}': give their victims names of their own")
         images = at_size(base, one.victim.input_size)
-        found[key] = Contestant(one, images, digest(one.victim), images.digest())
+        found[key] = Contestant(one, images, model_digest(one.victim), images.digest())
     return found, base
 
 

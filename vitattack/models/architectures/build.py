@@ -36,7 +36,7 @@ for _depth, _width in ((28, 10), (70, 16)):
     ARCHITECTURES.add(f"wideresnet_silu_{_depth}_{_width}", partial(WideResNet, _depth, _width))
 
 
-def build(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
+def build_architecture(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """An architecture with random weights: `small:NAME`, a name of `ARCHITECTURES`, or timm's.
 
     Two arguments work everywhere: `qk_scale` sets the factor on q @ k, and `norm_eps` that of every layer norm.

@@ -29,7 +29,9 @@ ADAPTER = "attention-scales"
 IDENTITY = 1e-9
 
 
-def install(model: nn.Module, scales: Tensor, layers: AttentionMap | None = None, *, learn: bool = False) -> None:
+def install_scales(
+    model: nn.Module, scales: Tensor, layers: AttentionMap | None = None, *, learn: bool = False
+) -> None:
     """From now on the model's forwards multiply attention scores by its own tensor `attention_scales`.
 
     Layers that are not given are looked for in the first forward.
@@ -53,7 +55,7 @@ def scales_of(model: nn.Module) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def remove(model: nn.Module) -> None:
+def remove_scales(model: nn.Module) -> None:
     """An ordinary model again, with whatever weights it has."""
     delattr(model, SCALES)
 
@@ -83,7 +85,7 @@ def _leave(model: Any, args: tuple[Any, ...], output: Any) -> None:
 _PROBING = AttentionMap("", (), (), (), frozenset())
 
 
-def fold(model: nn.Module, x: Tensor) -> bool:
+def fold_scales(model: nn.Module, x: Tensor) -> bool:
     """Works the scales into query weights and biases and takes them off; False, and no change, where that is not exact.
 
     What is exact is not looked up but tried on the images x, in float64: normalised queries, position biases and weights
@@ -97,13 +99,13 @@ def fold(model: nn.Module, x: Tensor) -> bool:
         wanted = exact(images)
         layers: AttentionMap = exact._attention_layers  # type: ignore[assignment]
         folds = _scale_queries(exact, layers, scales.double())
-        remove(exact)
+        remove_scales(exact)
         same = folds and bool(((exact(images) - wanted).abs() <= IDENTITY * (1 + wanted.abs())).all())
     if not same:
         return False
     with torch.no_grad():
         _scale_queries(model, layers, scales)
-    remove(model)
+    remove_scales(model)
     return True
 
 
@@ -139,5 +141,5 @@ def attention_scales(state: State, target: Target) -> State:
         raise UsageError(
             f"{SCALES} is {scales.dtype} of shape {tuple(scales.shape)}: floats per layer (L,) or head (L, H)"
         )
-    install(target.model, torch.ones_like(scales))
+    install_scales(target.model, torch.ones_like(scales))
     return state

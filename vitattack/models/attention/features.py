@@ -13,7 +13,7 @@ from vitattack.models.attention.map import AttentionMap
 Tap = Literal["block", "attention", "cls"]
 
 
-def taps(layers: AttentionMap, tap: Tap) -> list[str]:
+def tapped_modules(layers: AttentionMap, tap: Tap) -> list[str]:
     """Names of the modules whose output is compared: the blocks around the attention layers, or the layers."""
     names = [layer.name if tap == "attention" else layer.block for layer in layers.layers]
     return list(dict.fromkeys(names))
@@ -45,14 +45,14 @@ def _select(feature: Tensor, tap: Tap) -> Tensor:
     return feature[:, :1] if tap == "cls" else feature
 
 
-def unit(one: Tensor, two: Tensor) -> Tensor:
+def unit_distance(one: Tensor, two: Tensor) -> Tensor:
     """(B,) distance of features normalised per token over channels, as in learned perceptual metrics."""
     a, b = (_tokens(feature) for feature in (one, two))
     a, b = (f / (f.norm(dim=-1, keepdim=True) + 1e-10) / f.shape[1] ** 0.5 for f in (a, b))
     return _norm(a - b)
 
 
-def eq3(one: Tensor, two: Tensor) -> Tensor:
+def eq3_distance(one: Tensor, two: Tensor) -> Tensor:
     """(B,) Eq. 3 of the AAS paper: the difference over the product of the norms, all per image."""
     return _norm(one - two) / (_norm(one) * _norm(two)).clamp_min(1e-30)
 

@@ -63,7 +63,7 @@ def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:
         )
 
 
-def shaped(scales: Tensor, per: Per, layer: AttentionLayer, scores: Tensor) -> Tensor:
+def broadcast_scales(scales: Tensor, per: Per, layer: AttentionLayer, scores: Tensor) -> Tensor:
     """The layer's factor, in a shape that broadcasts over its scores or its q."""
     lead, ones = scores.shape[0], [1] * scores.dim()
     if per == "layer":

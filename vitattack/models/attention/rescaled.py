@@ -7,8 +7,7 @@ from torch import Tensor
 from vitattack.models.attention.map import AttentionMap, Per, check_scales
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.tap import AttentionTap
-from vitattack.models.victim import Victim
-from vitattack.models.views import View
+from vitattack.models.victim import Victim, View
 
 
 class Rescaled(View):

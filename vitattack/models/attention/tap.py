@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitattack.core.errors import VitattackError
-from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, Place, check_scales, shaped
+from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, Place, broadcast_scales, check_scales
 from vitattack.models.attention.scores import (
     ADDITIONS,
     BOTTOMLESS,
@@ -200,7 +200,7 @@ class AttentionTap(SoftmaxMode):
         mask = trace.mask if trace else None
         exact = trace.exact if trace else None
         if self.rescale is not None:
-            scale = shaped(self.rescale, self.per, layer, z)
+            scale = broadcast_scales(self.rescale, self.per, layer, z)
             z, exact = rescaled_scores(z, scale, mask), _then_rescaled(exact, scale, mask)
         if self.observe is not None:
             forbidden = z == -math.inf if mask is None else (mask != 0) | (z == -math.inf)
@@ -220,7 +220,7 @@ class AttentionTap(SoftmaxMode):
             forbidden = float_mask(call.mask) if forbidden is None else forbidden
         if self.rescale is not None:
             # q carries the scale, so that the kernel stays fused; the position bias needs its own.
-            scale = shaped(self.rescale, self.per, layer, call.q)
+            scale = broadcast_scales(self.rescale, self.per, layer, call.q)
             call.q = call.q * scale
             if call.mask is not None and call.mask.is_floating_point():
                 call.mask = rescaled_scores(call.mask, scale, forbidden)

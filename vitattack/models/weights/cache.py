@@ -12,7 +12,8 @@ from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.words import safe_file_name
 from vitattack.models.weights import hub
-from vitattack.models.weights.sources import Weights, typed
+from vitattack.models.weights.sources import WeightSources
+from vitattack.text.validate import check_types
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,23 +36,26 @@ def pin_file() -> Path:
     return files.cache_home() / LOCK_FILE
 
 
-def pins() -> dict[str, Pin]:
+def read_pins() -> dict[str, Pin]:
     """The user's lock file."""
     path = pin_file()
     if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_text())
-        return {name: typed(Pin(**pin), f"the lock file '{path}', {name}") for name, pin in content["weights"].items()}
+        return {
+            name: check_types(Pin(**add_pin), f"the lock file '{path}', {name}")
+            for name, add_pin in content["weights"].items()
+        }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"the lock file '{path}' is broken ({error}): repair it, or move it away") from error
 
 
-def pin(name: str, made: Pin) -> None:
+def add_pin(name: str, made: Pin) -> None:
     """Keep a hash; one that is there stays."""
     files.cache_folder()
     with files.cache_lock("lock file"):
-        known = pins()
+        known = read_pins()
         if name in known:
             return
         content = {"schema": 1, "weights": {key: asdict(value) for key, value in {**known, name: made}.items()}}
@@ -59,22 +63,22 @@ def pin(name: str, made: Pin) -> None:
             beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def now() -> str:
+def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def expected(weights: Weights, name: str) -> tuple[str | None, str]:
+def expected_sha256(weights: WeightSources, name: str) -> tuple[str | None, str]:
     """The hash the file must have, and who says so."""
     if weights.sha256 is not None:
         return weights.sha256, "the zoo"
-    pinned = pins().get(name)
+    pinned = read_pins().get(name)
     return (pinned.sha256, f"your lock file {pin_file()}") if pinned else (None, "nobody")
 
 
-def verify(path: Path, weights: Weights, name: str) -> str:
+def verify_file(path: Path, weights: WeightSources, name: str) -> str:
     """The hash of a file; refused if size or hash are others than those expected. Nothing is parsed before this."""
     size, found = path.stat().st_size, files.file_sha256(path)
-    wanted, who = expected(weights, name)
+    wanted, who = expected_sha256(weights, name)
     if weights.size is not None and weights.size != size:
         raise UsageError(f"it has {size:,} bytes, the zoo says {weights.size:,}: it is another file")
     if wanted is not None and wanted != found:
@@ -83,11 +87,11 @@ def verify(path: Path, weights: Weights, name: str) -> str:
     return found
 
 
-def converted(weights: Weights, name: str) -> Path | None:
+def cached_weights(weights: WeightSources, name: str) -> Path | None:
     """The weights in the cache, if they are whole and come from the file that is expected."""
     path = _place(name)
     note = _note(path)
-    wanted, _ = expected(weights, name)
+    wanted, _ = expected_sha256(weights, name)
     if not note or not path.is_file():
         return None
     if note.get("weights_key") != list(weights.weights_key) or (wanted and note.get("original") != wanted):
@@ -99,7 +103,7 @@ def converted(weights: Weights, name: str) -> Path | None:
     return path
 
 
-def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str, source: str) -> Path:
+def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str, original: str, source: str) -> Path:
     """The tensors as a safetensors file in the cache; the note beside it comes last and makes it valid."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -120,43 +124,43 @@ def convert(state: dict[str, Tensor], weights: Weights, name: str, original: str
         "weights_key": list(weights.weights_key),
         "size": path.stat().st_size,
         "sha256": files.file_sha256(path),
-        "date": now(),
+        "date": utc_now(),
     }
     with files.replacing(_note_file(path)) as beside:
         beside.write_text(json.dumps(note, indent=2) + "\n")
     return path
 
 
-def seems_there(name: str) -> bool:
+def seems_cached(name: str) -> bool:
     """Whether converted weights are in the cache, as far as a look at their size can tell."""
     path = _place(name)
     return path.is_file() and path.stat().st_size == _note(path).get("size")
 
 
-def whereabouts(weights: Weights | None, name: str) -> str:
+def weights_location(weights: WeightSources | None, name: str) -> str:
     """Where the weights of an entry are: `not public`, `embedded`, `cached`, `local`, or `not cached`."""
     if weights is None:
         return "not public"
     kinds = [source.kind for source in weights.sources]
     if "embedded" in kinds:
         return "embedded"
-    if seems_there(name):
+    if seems_cached(name):
         return "cached"
-    known = pins().get(name)
+    known = read_pins().get(name)
     for source in weights.sources:
         if source.kind == "file" and source.path.is_file():
             return "local"
-        if source.kind == "hf-hub" and hub.cached(source, known.revision if known else None):
+        if source.kind == "hf-hub" and hub.in_hub_cache(source, known.revision if known else None):
             return "cached"
         # timm is imported only for what was fetched once: a list of models must not wait for it.
         if source.kind == "timm" and known and known.source == source.text:
-            found = hub.resolve(source)
-            if found.kind == "hf-hub" and hub.cached(found, known.revision):
+            found = hub.resolve_timm(source)
+            if found.kind == "hf-hub" and hub.in_hub_cache(found, known.revision):
                 return "cached"
     return "not cached"
 
 
-def names() -> list[str]:
+def cached_names() -> list[str]:
     """The names whose converted weights are in the cache."""
     folder = files.cache_home() / "weights"
     notes = [_note(path) for path in folder.glob("*.safetensors")] if folder.is_dir() else []

@@ -16,7 +16,7 @@ from vitattack.core import files, progress
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
-from vitattack.models.weights.sources import Source, parse
+from vitattack.models.weights.sources import Source, parse_source
 
 
 class Absent(UsageError):
@@ -26,7 +26,7 @@ class Absent(UsageError):
 FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
 
 
-def resolve(source: Source) -> Source:
+def resolve_timm(source: Source) -> Source:
     """A timm source as the hub source or the address timm itself would fetch; others as they are."""
     if source.kind != "timm":
         return source
@@ -42,11 +42,11 @@ def resolve(source: Source) -> Source:
     cfg: Any = get_pretrained_cfg(source.where)
     if cfg.hf_hub_id:
         file = f"/{cfg.hf_hub_filename}" if cfg.hf_hub_filename else ""
-        return parse(f"hf-hub:{cfg.hf_hub_id}{file}")
-    return parse(cfg.url)
+        return parse_source(f"hf-hub:{cfg.hf_hub_id}{file}")
+    return parse_source(cfg.url)
 
 
-def fetch(source: Source, *, offline: bool, revision: str | None = None) -> Path:
+def fetch_from_hub(source: Source, *, offline: bool, revision: str | None = None) -> Path:
     """The file a hub source names; in the hub's cache afterwards. `revision` is used where the source names none."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -154,7 +154,7 @@ def _progress() -> dict[str, Any]:
     return {"tqdm_class": Told}
 
 
-def cached(source: Source, revision: str | None) -> bool:
+def in_hub_cache(source: Source, revision: str | None) -> bool:
     """Whether a hub source is in the hub's cache, without asking anybody."""
     from huggingface_hub import try_to_load_from_cache
 

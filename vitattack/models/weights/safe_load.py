@@ -74,7 +74,7 @@ class CouldRunCode(UsageError):
         self.hostile = hostile
 
 
-def parse(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[Any, Any]:
+def read_checkpoint(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[Any, Any]:
     """What a checkpoint file holds, by its content; `unsafe` unpickles also what could run code, and says so."""
     name = printable(name or path.name)
     with path.open("rb") as stream:

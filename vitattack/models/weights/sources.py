@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from math import isfinite
+from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
-from vitattack.core.words import printable
+from vitattack.text.validate import check_keys, check_types
 
 T = TypeVar("T")
 
@@ -91,7 +87,7 @@ class Source:
         return matched.groups()
 
 
-def parse(text: str) -> Source:
+def parse_source(text: str) -> Source:
     """The source a text names; the schemes are those of `FORMS`."""
     kind, colon, rest = text.partition(":")
     if kind in ("https", "http"):
@@ -121,7 +117,7 @@ def safe_address(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightSources:
     """Where a checkpoint comes from and what it must hash to; `mirrors` is `from` in the file, tried in order."""
 
     mirrors: tuple[str, ...]
@@ -133,18 +129,18 @@ class Weights:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        return tuple(map(parse, self.mirrors))
+        return tuple(map(parse_source, self.mirrors))
 
 
-def weights_of(item: Any, where: str) -> Weights:
+def parse_weights(item: Any, where: str) -> WeightSources:
     """The `weights` of a zoo entry, every word of it checked."""
     if isinstance(item, dict):
         item = {"mirrors" if key == "from" else key: value for key, value in item.items()}
-    values = checked(item, Weights, where, {"mirrors": "from"})
+    values = check_keys(item, WeightSources, where, {"mirrors": "from"})
     for name in ("mirrors", "weights_key", "strip_prefix"):
         values[name] = _texts(values.get(name), "from" if name == "mirrors" else name, where)
     try:
-        weights = typed(Weights(**values), "weights", {"mirrors": "from"})
+        weights = check_types(WeightSources(**values), "weights", {"mirrors": "from"})
         kinds = {source.kind for source in weights.sources}
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
@@ -167,58 +163,3 @@ def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
     if not isinstance(found, tuple | list) or not all(isinstance(text, str) and text for text in found):
         raise UsageError(f"{where}: {key} must be a text or a list of texts")
     return tuple(found)
-
-
-def checked(item: Any, kind: type, where: str, names: dict[str, str] | None = None) -> dict[str, Any]:
-    """The keys of a mapping as the fields of a dataclass; a key that is unknown or missing is named."""
-    if not isinstance(item, dict):
-        raise UsageError(f"{where}: expected keys and values, found {type(item).__name__}")
-    known = {f.name: f for f in fields(kind)}
-    shown = names or {}
-    for key in item:
-        if key not in known:
-            raise UsageError(f"{where}: " + did_you_mean("key", str(key), _shown(known, shown)))
-    required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
-    absent = [name for name in required if name not in item]
-    if absent:
-        raise UsageError(f"{where}: {shown.get(absent[0], absent[0])} is missing")
-    return dict(item)
-
-
-def typed(made: T, where: str, names: dict[str, str] | None = None) -> T:
-    """A dataclass read from a file, if its values are of the types it declares and its texts fit for a terminal."""
-    kind: Any = type(made)
-    hints = _hints(kind)
-    for one in fields(kind):
-        value = getattr(made, one.name)
-        if not _is(value, hints[one.name]):
-            shown = (names or {}).get(one.name, one.name)
-            wanted = "printable text" if isinstance(value, str) and "str" in str(one.type) else one.type
-            raise UsageError(f"{where}: {shown} is {printable(repr(value), 40)}, where {wanted} belongs")
-    return made
-
-
-_hints = cache(get_type_hints)
-
-
-def _is(value: Any, hint: Any) -> bool:
-    kind, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return not isinstance(value, str) or _is(value, str)
-    if kind in (Union, UnionType):
-        return any(_is(value, one) for one in inner)
-    if kind is dict:
-        return isinstance(value, dict) and all(_is(k, inner[0]) and _is(v, inner[1]) for k, v in value.items())
-    if kind in (list, tuple):
-        return isinstance(value, kind) and all(_is(one, inner[0]) for one in value)
-    if hint in (int, float):
-        return (
-            isinstance(value, int if hint is int else int | float) and not isinstance(value, bool) and isfinite(value)
-        )
-    if hint is str:
-        return isinstance(value, str) and all(c.isprintable() or c == "\n" for c in value)
-    return isinstance(value, hint)
-
-
-def _shown(known: Iterable[str], names: dict[str, str]) -> list[str]:
-    return [names.get(name, name) for name in known]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitattack.core.errors import UsageError
 from vitattack.core.files import file_sha256
 from vitattack.core.words import printable
-from vitattack.models.weights.safe_load import parse
+from vitattack.models.weights.safe_load import read_checkpoint
 from vitattack.models.weights.sources import SUFFIXES as SUFFIXES
 
 Declared = str | Sequence[str] | None  # one, or several in the order they are tried or applied
@@ -36,10 +36,12 @@ def read_state(
             raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
     if not path.name.endswith(SUFFIXES):
         raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
-    return strip(tensors(parse(path, unsafe=unsafe), path.name, weights_key), strip_prefix, path.name)
+    return strip_prefixes(
+        named_tensors(read_checkpoint(path, unsafe=unsafe), path.name, weights_key), strip_prefix, path.name
+    )
 
 
-def tensors(content: dict[Any, Any], name: str, weights_key: Declared = None) -> dict[str, Tensor]:
+def named_tensors(content: dict[Any, Any], name: str, weights_key: Declared = None) -> dict[str, Tensor]:
     """The tensors of a parsed checkpoint, from its top level or from the first of the keys it has."""
     keys = _several(weights_key)
     if keys:
@@ -66,7 +68,7 @@ def _several(declared: Declared) -> tuple[str, ...]:
     return () if declared is None else (declared,) if isinstance(declared, str) else tuple(declared)
 
 
-def strip(content: dict[str, Tensor], strip_prefix: Declared, name: str) -> dict[str, Tensor]:
+def strip_prefixes(content: dict[str, Tensor], strip_prefix: Declared, name: str) -> dict[str, Tensor]:
     """The tensors without the declared prefixes, each cut once where it stands, in the order given."""
     prefixes = _several(strip_prefix)
     state: dict[str, Tensor] = {}

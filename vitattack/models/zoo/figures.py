@@ -16,8 +16,8 @@ from vitattack.core.words import printable
 from vitattack.models.attention.map import AttentionLayer
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.victim import Victim, frozen
-from vitattack.models.zoo.entries import Entry
-from vitattack.models.zoo.load import victim_of
+from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.load import build_victim
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Figures:
         return {"parameters": self.parameters, "flops": self.flops, "attention": layers}
 
 
-def figures(entry: Entry) -> Figures:
+def model_figures(entry: ZooEntry) -> Figures:
     """Figures of the entry's model at its own input size."""
     with Unfilled():
-        victim = victim_of(entry).eval()
+        victim = build_victim(entry).eval()
     parameters = sum(p.numel() for p in victim.parameters())
     try:
-        cost, softmaxes = counted(victim)
+        cost, softmaxes = count_forward(victim)
     except Exception as error:  # an architecture meets an input that is not its own with whatever breaks first
         raise UsageError(
             f"'{entry.id}' cannot be run at {entry.input} px ({printable(str(error))}): correct its input and arch_kwargs"
@@ -50,7 +50,7 @@ def figures(entry: Entry) -> Figures:
         return Figures(parameters, cost, attention_layers(victim, victim.grey()).layers)
 
 
-def counted(victim: Victim) -> tuple[int, int]:
+def count_forward(victim: Victim) -> tuple[int, int]:
     """FLOPs of one forward of one image by torch's own counter, and its softmaxes; nothing is computed."""
     seen = Softmaxes()
     with frozen(victim), torch.no_grad(), FlopCounterMode(display=False) as counter, seen:

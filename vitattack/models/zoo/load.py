@@ -1,128 +1,84 @@
-"""A model by its text: a zoo id, `timm:arch.tag`, `hf-hub:owner/name`, or a checkpoint file with its architecture."""
+"""Loading of a victim by name: a zoo id, `timm:ARCH.TAG`, `hf-hub:OWNER/NAME`, or a checkpoint file."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError, first_line
-from vitattack.core.registry import close_matches, did_you_mean
-from vitattack.models.architectures.build import build
-from vitattack.models.normalise import NORMALISERS, Normaliser, normaliser
-from vitattack.models.victim import Victim, probe
-from vitattack.models.weights import fetch, hub
+from vitattack.core.registry import did_you_mean
+from vitattack.models.architectures.build import build_architecture
+from vitattack.models.normalise import Normaliser, parse_normaliser
+from vitattack.models.victim import Victim, check_forward
+from vitattack.models.weights import hub
 from vitattack.models.weights.adapters import Target, adapt
-from vitattack.models.weights.sources import Weights
-from vitattack.models.weights.state_dict import SUFFIXES, load_strict, read_state
-from vitattack.models.zoo.entries import Entry, entries, weights_to_fetch
-from vitattack.models.zoo.renamed import refuse_former_id
+from vitattack.models.weights.fetch import fetch_state, weights_origin
+from vitattack.models.weights.sources import WeightSources
+from vitattack.models.weights.state_dict import load_strict, read_state
+from vitattack.models.zoo.catalogue import zoo_entry
+from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.names import check_buildable, check_model_name
 
-# Where training scripts put their tensors, for files of entries that say nothing about it.
+# Where training scripts usually keep their tensors, for files of entries without declared weights.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
 PREFIXES = ("module.", "base_model.", "model.")
 
 
 @dataclass(frozen=True)
-class FileOptions:
-    """What must be said about a checkpoint file, since the file does not say it."""
-
-    arch: str | None = None
-    arch_kwargs: dict[str, Any] = field(default_factory=dict)
-    num_classes: int | None = None
-    normalize: str | None = None
-    weights_key: str | None = None
-    strip_prefix: str | None = None
-    adapter: str | None = None
-    like: str | None = None  # a zoo entry that says all of this
-    unsafe_pickle: bool = False  # the one word that is also for zoo entries
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A victim ready for attack, the entry it came from if any, and what was resolved on the way."""
+class LoadedModel:
+    """A victim ready for attack, its zoo entry if it has one, and a record of its origin."""
 
     victim: Victim
-    entry: Entry | None
+    entry: ZooEntry | None
     record: dict[str, Any]
 
 
-def load(text: str, device: torch.device, options: FileOptions = FileOptions()) -> Loaded:
-    """The victim a text names: on the device, in fp32, eval mode, probed with one forward pass."""
-    known = entries()
-    refuse_former_id(text, known)
-    given = [f.name for f in fields(options) if getattr(options, f.name) != getattr(FileOptions(), f.name)]
-    if text in known and options.unsafe_pickle:
-        given.remove("unsafe_pickle")
-    if given and (text in known or text.startswith(("timm:", "hf-hub:"))):
-        raise UsageError(f"--{given[0].replace('_', '-')} describes a checkpoint file, '{text}' is none: drop it")
-    if text in known:
-        loaded = from_entry(known[text], unsafe_pickle=options.unsafe_pickle)
-    elif text.startswith(("timm:", "hf-hub:")):
-        loaded = _from_timm(text)
-    elif text.endswith(SUFFIXES) or ("/" in text and text.partition("/")[0] not in _shelves(known)) or _is_file(text):
-        loaded = _from_file(Path(text), options)
-    elif text in ATTACKS:
-        raise UsageError(f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}")
+def load_model(text: str, device: torch.device, options: FileOptions = FileOptions()) -> LoadedModel:
+    """Load the victim a text names: on the device, in fp32 and eval mode, tried with one forward pass."""
+    kind = check_model_name(text, options)
+    if kind == "zoo":
+        loaded = load_entry(zoo_entry(text), unsafe_pickle=options.unsafe_pickle)
+    elif kind == "timm":
+        loaded = _load_from_timm(text)
     else:
-        raise UsageError(_unknown(text, [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"]))
+        loaded = _load_file(Path(text), options)
     loaded.victim.to(device).float().eval()
-    probe(loaded.victim)
+    check_forward(loaded.victim)
     return loaded
 
 
-def _unknown(text: str, known: Sequence[str]) -> str:
-    """A word that is no model and near none may be an attack with a typo: both stand in one list on a command line."""
-    if not close_matches(text, known) and close_matches(text, ATTACKS):
-        return did_you_mean("model or attack", text, ATTACKS)
-    return did_you_mean("model", text, known)
-
-
-def _shelves(known: Iterable[str]) -> set[str]:
-    """What stands before the slash of an id, such as rb and ares."""
-    return {name.partition("/")[0] for name in known if "/" in name}
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:  # a name too long
-        return False
-
-
-def from_entry(entry: Entry, *, unsafe_pickle: bool = False) -> Loaded:
-    """The victim of a zoo entry, its weights fetched, adapted and loaded strictly."""
+def load_entry(entry: ZooEntry, *, unsafe_pickle: bool = False) -> LoadedModel:
+    """Load the victim of a zoo entry: its weights are fetched, adapted and loaded strictly."""
     weights = weights_to_fetch(entry)
-    if entry.arch is None:
-        raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
-    state = fetch.state(weights, name=entry.id, unsafe=unsafe_pickle)
-    victim = victim_of(entry)
-    _fill(victim.model, state, entry.adapter, declared(entry), entry.id)
+    check_buildable(entry)
+    state = fetch_state(weights, name=entry.id, unsafe=unsafe_pickle)
+    victim = build_victim(entry)
+    _load_state(victim.model, state, entry.adapter, declared_normaliser(entry), entry.id)
     record = {
         "source": "zoo",
         "arch": entry.arch,
         "arch_kwargs": entry.arch_kwargs,
         "adapter": list(entry.adapter),
-        "weights": fetch.origin(weights, entry.id),
+        "weights": weights_origin(weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
     }
-    return Loaded(victim, entry, record)
+    return LoadedModel(victim, entry, record)
 
 
-def victim_of(entry: Entry) -> Victim:
-    """The entry's model with random weights, normalisation inside; on the meta device it costs nothing."""
-    if entry.arch is None:
-        raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
-    mean, std = declared(entry) or (None, None)
+def build_victim(entry: ZooEntry) -> Victim:
+    """Build an entry's model with random weights and its normalisation inside; on the meta device it costs nothing."""
+    check_buildable(entry)
+    mean, std = declared_normaliser(entry) or (None, None)
     return Victim(
-        build(entry.arch, entry.arch_kwargs),
+        build_architecture(str(entry.arch), entry.arch_kwargs),
         name=entry.id,
         num_classes=entry.num_classes,
         input_size=entry.input,
@@ -132,19 +88,19 @@ def victim_of(entry: Entry) -> Victim:
     )
 
 
-def declared(entry: Entry) -> Normaliser | None:
-    """The normalisation of an entry as mean and standard deviation."""
+def declared_normaliser(entry: ZooEntry) -> Normaliser | None:
+    """Return the normalisation of an entry as mean and standard deviation."""
     return (tuple(entry.normalize["mean"]), tuple(entry.normalize["std"])) if entry.normalize else None
 
 
-def _fill(
-    model: nn.Module, state: Mapping[str, Tensor], names: tuple[str, ...], normalize: Normaliser | None, what: str
+def _load_state(
+    model: nn.Module, state: Mapping[str, Tensor], adapters: tuple[str, ...], normalize: Normaliser | None, name: str
 ) -> None:
-    floats = {name: t.float() if t.is_floating_point() else t for name, t in state.items()}
-    load_strict(model, adapt(floats, Target(model, normalize), names), what)
+    floats = {key: t.float() if t.is_floating_point() else t for key, t in state.items()}
+    load_strict(model, adapt(floats, Target(model, normalize), adapters), name)
 
 
-def _from_timm(text: str) -> Loaded:
+def _load_from_timm(text: str) -> LoadedModel:
     import timm
     from timm.models import split_model_name_tag
 
@@ -176,36 +132,31 @@ def _from_timm(text: str) -> Loaded:
         std=cfg["std"],
         transform=f"{'bicubic' if cfg.get('interpolation') == 'bicubic' else 'bilinear'}{math.floor(size / crop)}crop{size}",
     )
-    kept = ("architecture", "tag", "hf_hub_id", "input_size", "mean", "std", "interpolation", "crop_pct", "license")
-    return Loaded(victim, None, {"source": source, "cfg": {k: cfg[k] for k in kept if cfg.get(k) is not None}})
+    keys = ("architecture", "tag", "hf_hub_id", "input_size", "mean", "std", "interpolation", "crop_pct", "license")
+    return LoadedModel(
+        victim, None, {"source": source, "cfg": {key: cfg[key] for key in keys if cfg.get(key) is not None}}
+    )
 
 
-def _from_file(path: Path, options: FileOptions) -> Loaded:
-    if not _is_file(str(path)):
-        raise UsageError(f"weights file '{str(path)[:80]}' does not exist: check the path, or name a model of the zoo")
+def _load_file(path: Path, options: FileOptions) -> LoadedModel:
     if options.like is not None:
-        return _like(path, options.like, options)
-    if options.arch is None:
-        raise UsageError(f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224")
-    if options.normalize is None:
-        raise UsageError(
-            f"'{path.name}' does not say how it normalises: add --normalize {'|'.join(NORMALISERS)} or MEAN,MEAN,MEAN/STD,STD,STD"
-        )
-    normalize, kwargs = normaliser(options.normalize), with_classes(options)
+        return _load_like(path, zoo_entry(options.like), options)
+    assert options.arch is not None and options.normalize is not None  # see check_checkpoint_file
+    normalize, kwargs = parse_normaliser(options.normalize), options.architecture_arguments()
     state = read_state(
         path,
         weights_key=options.weights_key,
         strip_prefix=options.strip_prefix,
         unsafe=options.unsafe_pickle,
     )
-    model = build(options.arch, kwargs)
-    _fill(model, state, (options.adapter,) if options.adapter else (), normalize, path.name)
+    model = build_architecture(options.arch, kwargs)
+    _load_state(model, state, (options.adapter,) if options.adapter else (), normalize, path.name)
     mean, std = normalize or (None, None)
     victim = Victim(
         model,
         name=str(path),
-        num_classes=classes_of(model, kwargs),
-        input_size=input_of(model, kwargs),
+        num_classes=class_count(model, kwargs),
+        input_size=input_size_of(model, kwargs),
         mean=mean,
         std=std,
     )
@@ -216,40 +167,24 @@ def _from_file(path: Path, options: FileOptions) -> Loaded:
         "adapter": options.adapter,
         "normalize": options.normalize,
     }
-    return Loaded(victim, None, record)
+    return LoadedModel(victim, None, record)
 
 
-def _like(path: Path, name: str, options: FileOptions) -> Loaded:
-    """A file fetched by hand, read as the entry says; a sha256 of the entry holds for it, too."""
-    if name not in entries():
-        refuse_former_id(name, entries())
-        raise UsageError(did_you_mean("model", name, entries()))
-    if options != FileOptions(like=name, unsafe_pickle=options.unsafe_pickle):
-        raise UsageError(f"--like {name} says all there is to say about '{path.name}': drop the other options")
-    entry = entries()[name]
-    weights = entry.weights or Weights((), weights_key=CONTAINERS, strip_prefix=PREFIXES)
+def _load_like(path: Path, entry: ZooEntry, options: FileOptions) -> LoadedModel:
+    """Read a file fetched by hand as an entry says; a sha256 of the entry must match."""
+    weights = entry.weights or WeightSources((), weights_key=CONTAINERS, strip_prefix=PREFIXES)
     here = replace(weights, mirrors=(f"file:{path}",))
-    return from_entry(replace(entry, id=str(path), weights=here), unsafe_pickle=options.unsafe_pickle)
+    return load_entry(replace(entry, id=str(path), weights=here), unsafe_pickle=options.unsafe_pickle)
 
 
-def with_classes(options: FileOptions) -> dict[str, Any]:
-    """The arguments of the architecture, --num-classes among them."""
-    said = options.arch_kwargs.get("num_classes", options.num_classes)
-    if options.num_classes is None:
-        return options.arch_kwargs
-    if said != options.num_classes:
-        raise UsageError(f"--num-classes says {options.num_classes}, --arch-kwargs {said}: give one of them")
-    return {**options.arch_kwargs, "num_classes": options.num_classes}
-
-
-def classes_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
-    """How many classes a model has, from itself or its arguments."""
+def class_count(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+    """Return the number of classes of a model, by its own attribute or its arguments."""
     classes = getattr(model, "num_classes", None) or kwargs.get("num_classes")
     return int(classes) if classes else 1000
 
 
-def input_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
-    """The side of the images a model takes, from itself or its arguments."""
+def input_size_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
+    """Return the side of the images a model takes, by its own attributes or its arguments."""
     embed = getattr(model, "patch_embed", None)
     size = kwargs.get("img_size") or getattr(embed, "img_size", None)
     if size is None:

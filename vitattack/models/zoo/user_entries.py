@@ -13,12 +13,14 @@ import yaml
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
-from vitattack.models.architectures.build import build
-from vitattack.models.normalise import normaliser
+from vitattack.models.architectures.build import build_architecture
+from vitattack.models.normalise import parse_normaliser
 from vitattack.models.weights import sources
 from vitattack.models.weights.state_dict import SUFFIXES
-from vitattack.models.zoo.entries import Entry, entries, entry_of, user_file
-from vitattack.models.zoo.load import FileOptions, classes_of, from_entry, input_of, with_classes
+from vitattack.models.zoo.catalogue import read_zoo_file, user_zoo_file, zoo_entries
+from vitattack.models.zoo.entry import ZooEntry, parse_entry
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.load import class_count, input_size_of, load_entry
 from vitattack.text.image_transform import parse_transform
 from vitattack.threats.base import parse_threat
 
@@ -39,17 +41,17 @@ class About:
     licence: str = "unknown"
 
 
-def check_name(name: str) -> None:
+def check_new_name(name: str) -> None:
     """Whether an entry can have this name: said before anything is made that will be called so."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(SUFFIXES):
         raise UsageError(f"'{printable(name)}' is no name for a model: use letters, digits and - _ . /")
-    if name in entries():
-        raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_file()}")
+    if name in zoo_entries():
+        raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_zoo_file()}")
 
 
-def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
+def add_entry(name: str, source: str, options: FileOptions, about: About) -> ZooEntry:
     """The new entry, written once its weights were fetched and loaded without a remainder."""
-    check_name(name)
+    check_new_name(name)
     if options.arch is None or options.normalize is None:
         missing = "--arch, such as vit_small_patch16_224" if options.arch is None else "--normalize, such as imagenet"
         raise UsageError(f"a checkpoint does not say this itself: add {missing}")
@@ -57,11 +59,11 @@ def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
         parse_threat(about.trained_for)
     parse_transform(about.transform)
     item = _item(name, _source(source), options, about)
-    entry = entry_of(item, f"model '{name}'")
-    from_entry(entry, unsafe_pickle=options.unsafe_pickle)
+    entry = parse_entry(item, f"model '{name}'")
+    load_entry(entry, unsafe_pickle=options.unsafe_pickle)
     files.cache_folder()
     with files.cache_lock("user zoo"):
-        path = user_file()
+        path = user_zoo_file()
         before = path.read_text() if path.is_file() else START
         written = yaml.safe_dump([item], sort_keys=False, allow_unicode=True, width=120)
         with files.replacing(path) as beside:
@@ -73,12 +75,12 @@ def add(name: str, source: str, options: FileOptions, about: About) -> Entry:
 
 def _holds(path: Path, name: str) -> bool:
     try:
-        return name in entries(path)
+        return name in read_zoo_file(path)
     except UsageError:
         return False
 
 
-def parse_clean(text: str) -> tuple[float, int]:
+def parse_clean_accuracy(text: str) -> tuple[float, int]:
     """91.2/10000 as percent and number of images."""
     found = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)/([1-9]\d{0,8})", text)
     if not found or float(found[1]) > 100:
@@ -90,7 +92,7 @@ def _source(text: str) -> sources.Source:
     """A path stands for itself; everything else is one of the sources."""
     scheme = text.partition(":")[0]
     if scheme in sources.FORMS or scheme == "http":
-        found = sources.parse(text)
+        found = sources.parse_source(text)
         if found.kind == "embedded":
             raise UsageError("embedded weights ship with vitattack: name a file or an address")
         if found.kind != "file":
@@ -99,15 +101,15 @@ def _source(text: str) -> sources.Source:
     path = Path(text).expanduser()
     if not path.is_file():
         raise UsageError(f"weights file '{printable(text)}' does not exist: check the path")
-    return sources.parse(f"file:{path.absolute()}")
+    return sources.parse_source(f"file:{path.absolute()}")
 
 
 def _item(name: str, source: sources.Source, options: FileOptions, about: About) -> dict[str, Any]:
     """The entry as its file holds it; classes and input size are read off the architecture."""
     assert options.arch is not None and options.normalize is not None
-    kwargs = with_classes(options)
+    kwargs = options.architecture_arguments()
     with torch.device("meta"):
-        model = build(options.arch, kwargs)
+        model = build_architecture(options.arch, kwargs)
     weights: dict[str, Any] = {"from": [source.text]}
     if source.kind == "file":
         path = Path(source.where)
@@ -115,9 +117,9 @@ def _item(name: str, source: sources.Source, options: FileOptions, about: About)
     weights |= {key: value for key in ("weights_key", "strip_prefix") if (value := getattr(options, key))}
     item: dict[str, Any] = {"id": name, "summary": about.summary, "arch": options.arch}
     item |= {"arch_kwargs": kwargs} if kwargs else {}
-    item |= {"num_classes": classes_of(model, kwargs), "input": input_of(model, kwargs), "weights": weights}
+    item |= {"num_classes": class_count(model, kwargs), "input": input_size_of(model, kwargs), "weights": weights}
     item |= {"adapter": options.adapter} if options.adapter else {}
-    pair = normaliser(options.normalize)
+    pair = parse_normaliser(options.normalize)
     item["normalize"] = {"mean": list(pair[0]), "std": list(pair[1])} if pair else None
     item |= {
         "transform": about.transform,

@@ -18,7 +18,7 @@ from vitattack.attacks.aas.scale_search import LITERAL, Climb, Per, shape_of
 from vitattack.attacks.losses import correct
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.baked_scales import fold, install, scales_of
+from vitattack.models.attention.baked_scales import fold_scales, install_scales, scales_of
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.tap import AttentionTap
@@ -44,7 +44,7 @@ class AttentionScales(Hook):
         self._layers = attention_layers(victim, victim.grey())
         self._layers.require("it has no scores to scale")
         ones = torch.ones(shape_of(self._layers, self.per), device=victim.mean.device)
-        install(victim.model, ones, attention_layers(victim.model, victim.grey()), learn=self.learn)
+        install_scales(victim.model, ones, attention_layers(victim.model, victim.grey()), learn=self.learn)
         return victim
 
     def after_epoch(self, run: RunState) -> Mapping[str, float]:
@@ -59,7 +59,7 @@ class AttentionScales(Hook):
         view = copy.deepcopy(view)
         x = torch.rand((4, *view.grey().shape[1:]), generator=torch.Generator().manual_seed(0))
         grey = (x.to(view.mean.device) - view.mean) / view.std if view.normalises else x.to(view.mean.device)
-        fold(view.model, grey)
+        fold_scales(view.model, grey)
         return view
 
 

@@ -15,8 +15,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.files import file_sha256
 from vitattack.models.weights.adapters import Target, adapt
 from vitattack.models.weights.state_dict import SUFFIXES, load_strict, read_state
-from vitattack.models.zoo.entries import entries
-from vitattack.models.zoo.load import load as load_model
+from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.load import load_model
 from vitattack.train.recipe import Recipe
 
 
@@ -30,7 +30,7 @@ def _initial_digest(init: str | None) -> str | None:
     """The sha256 of a weights file, or of a zoo entry that states one."""
     if init is None or init.startswith(("timm:", "hf-hub:")):
         return None
-    if init in (known := entries()):
+    if init in (known := zoo_entries()):
         weights = known[init].weights
         return weights.sha256 if weights else None
     with suppress(OSError):  # an unreadable file is reported when it is loaded
@@ -45,7 +45,7 @@ def load_initial_weights(
 
     Everything must fit, except that a classifier with another number of classes keeps its random weights.
     """
-    if text in entries() or text.startswith(("timm:", "hf-hub:")):
+    if text in zoo_entries() or text.startswith(("timm:", "hf-hub:")):
         loaded = load_model(text, torch.device("cpu"))
         state = {name: value.detach().clone() for name, value in loaded.victim.model.state_dict().items()}
     elif text.endswith(SUFFIXES):

@@ -12,10 +12,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
-from vitattack.models.architectures.build import build
-from vitattack.models.normalise import normaliser
-from vitattack.models.victim import Victim, probe
-from vitattack.models.zoo.load import input_of
+from vitattack.models.architectures.build import build_architecture
+from vitattack.models.normalise import parse_normaliser
+from vitattack.models.victim import Victim, check_forward
+from vitattack.models.zoo.load import input_size_of
 from vitattack.train.loop.initial_weights import load_initial_weights
 from vitattack.train.recipe import Recipe
 
@@ -38,14 +38,14 @@ def build_training_model(recipe: Recipe, num_classes: int, device: torch.device)
         raise UsageError("precision: this GPU has no bfloat16: use precision=fp32")
     with torch.random.fork_rng(devices=[]), _fused_attention(not (recipe.precision == "bf16" and device.type == "cpu")):
         torch.manual_seed(recipe.seed)
-        model = build(recipe.arch, {"num_classes": num_classes, **recipe.arch_kwargs})
-    mean_and_std = normaliser(recipe.normalize)
+        model = build_architecture(recipe.arch, {"num_classes": num_classes, **recipe.arch_kwargs})
+    mean_and_std = parse_normaliser(recipe.normalize)
     if recipe.init is not None:
         load_initial_weights(model, recipe.init, recipe.init_adapter, num_classes, mean_and_std)
     mean, std = mean_and_std or (None, None)
-    size = input_of(model, recipe.arch_kwargs)
+    size = input_size_of(model, recipe.arch_kwargs)
     victim = TrainingModel(model, name=recipe.name, num_classes=num_classes, input_size=size, mean=mean, std=std)
-    probe(victim)
+    check_forward(victim)
     victim.bf16 = recipe.precision == "bf16"
     return victim.to(device)
 

@@ -1,0 +1,90 @@
+"""Checks of a model's name that need no torch: a typo or a missing file is answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from vitattack.core.errors import UsageError
+from vitattack.core.registry import close_matches, did_you_mean
+from vitattack.core.words import names_a_file
+from vitattack.models.normalise import NORMALISERS, parse_normaliser
+from vitattack.models.weights.sources import SUFFIXES
+from vitattack.models.zoo.catalogue import zoo_entries, zoo_entry
+from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.renamed import refuse_former_id
+
+ModelKind = Literal["zoo", "timm", "file"]
+TIMM_PREFIXES = ("timm:", "hf-hub:")  # both are built by timm
+
+
+def check_model_name(
+    text: str, options: FileOptions = FileOptions(), *, attacks: Iterable[str] | None = None
+) -> ModelKind:
+    """Return the kind of model that a text names, or raise a UsageError that says what is wrong with the name.
+
+    Zoo entries must have weights and an architecture that can be built, checkpoint files must exist, and the options
+    must fit the kind. Given `attacks`, the name of an attack in place of the model is recognised as such.
+    """
+    known = zoo_entries()
+    refuse_former_id(text, known)
+    if text in known or text.startswith(TIMM_PREFIXES):
+        _refuse_file_options(text, options, unsafe_pickle=text in known)
+        if text not in known:
+            return "timm"
+        weights_to_fetch(known[text])
+        check_buildable(known[text])
+        return "zoo"
+    if text.endswith(SUFFIXES) or ("/" in text and text.partition("/")[0] not in _shelves(known)) or names_a_file(text):
+        check_checkpoint_file(Path(text), options)
+        return "file"
+    raise UsageError(_unknown_model(text, known, list(attacks or ())))
+
+
+def check_buildable(entry: ZooEntry) -> None:
+    """Raise a UsageError for an entry whose architecture this version does not have."""
+    if entry.arch is None:
+        raise UsageError(f"'{entry.id}' cannot be built by this version ({entry.notes}): attack another model")
+
+
+def check_checkpoint_file(path: Path, options: FileOptions) -> None:
+    """Raise a UsageError if the file does not exist or the options do not say how to read it."""
+    if not names_a_file(str(path)):
+        raise UsageError(f"weights file '{str(path)[:80]}' does not exist: check the path, or name a model of the zoo")
+    if options.like is not None:
+        check_buildable(zoo_entry(options.like))
+        if options != FileOptions(like=options.like, unsafe_pickle=options.unsafe_pickle):
+            raise UsageError(
+                f"--like {options.like} says all there is to say about '{path.name}': drop the other options"
+            )
+        return
+    if options.arch is None:
+        raise UsageError(f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224")
+    if options.normalize is None:
+        choices = f"{'|'.join(NORMALISERS)} or MEAN,MEAN,MEAN/STD,STD,STD"
+        raise UsageError(f"'{path.name}' does not say how it normalises: add --normalize {choices}")
+    parse_normaliser(options.normalize)
+    options.architecture_arguments()
+
+
+def _refuse_file_options(text: str, options: FileOptions, *, unsafe_pickle: bool) -> None:
+    given = [name for name in options.given if not (unsafe_pickle and name == "unsafe_pickle")]
+    if given:
+        raise UsageError(f"--{given[0].replace('_', '-')} describes a checkpoint file, '{text}' is none: drop it")
+
+
+def _unknown_model(text: str, known: Iterable[str], attacks: list[str]) -> str:
+    """Word the error for an unknown name; models and attacks stand side by side on a command line."""
+    if text in attacks:
+        return f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}"
+    models = [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"]
+    if not close_matches(text, models) and close_matches(text, attacks):
+        return did_you_mean("model or attack", text, attacks)
+    return did_you_mean("model", text, models)
+
+
+def _shelves(known: Iterable[str]) -> set[str]:
+    """The part before the slash of ids, such as rb and ares."""
+    return {name.partition("/")[0] for name in known if "/" in name}
