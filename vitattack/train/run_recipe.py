@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.core.files import json_text, write_atomically
-from vitattack.core.runtime import numerics, usable_cores
+from vitattack.core.runtime import numerics
+from vitattack.evaluation.setup import Setup
 from vitattack.models.base import Attackable
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import Batch, Stream, batch_rng, centre_crop
@@ -49,9 +50,10 @@ def train(
     The folder gets `best.safetensors` (by PGD-10 on the held-out images, or clean accuracy for standard training) and
     `last.safetensors`, `epochs.csv`, `epochs.jsonl`, `steps.jsonl`, `result.json` and the newest checkpoints.
     """
+    setup = Setup(out=out, data_dir=data_dir, device=device, threads=threads, fresh=fresh)
     recipe = canonical_recipe(recipe)
     parts = build_parts(recipe)
-    processes = join_processes(device)
+    processes = join_processes(setup.device)
     pieces = processes.shard.world * recipe.accumulate
     if recipe.batch_size % pieces:
         raise UsageError(
@@ -60,13 +62,13 @@ def train(
         )
     key = run_key(recipe)
     folder = folder_of(recipe, out, key)
-    fresh = fresh and not processes.restarted  # or one dead worker would cost the whole run
-    with locked_folder(folder, owner=processes.is_main), numerics(threads or usable_cores()), _deterministic():
+    fresh = setup.fresh and not processes.restarted  # or one dead worker would cost the whole run
+    with locked_folder(folder, owner=processes.is_main), numerics(setup.cores), _deterministic():
         checkpoints = Checkpoints(folder / "checkpoints", options.keep)
         finished = None if fresh else finished_run(folder)
         if finished is not None:
             return replace(finished, is_main=processes.is_main)
-        data = data or open_training_data(recipe, None if data_dir is None else Path(data_dir))
+        data = data or open_training_data(recipe, setup.data_folder)
         loop = _assemble(recipe, parts, data.train, processes, options)
         data = data._replace(x=_held_out_at(data.x, loop.run.plain.input_size))
         processes.wait()
@@ -95,11 +97,12 @@ def plan_training(
     threads: int | None = None,
 ) -> TrainingPlan:
     """Measure the cost of a recipe on this machine by a few steps that are thrown away; nothing is stored."""
+    setup = Setup(data_dir=data_dir, device=device, threads=threads)
     recipe = canonical_recipe(recipe)
     parts = build_parts(recipe)
-    processes = join_processes(device)
-    with numerics(threads or usable_cores()), _deterministic():
-        data = data or open_training_data(recipe, None if data_dir is None else Path(data_dir))
+    processes = join_processes(setup.device)
+    with numerics(setup.cores), _deterministic():
+        data = data or open_training_data(recipe, setup.data_folder)
         return measure_plan(_assemble(recipe, parts, data.train, processes, SessionOptions()))
 
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.files import file_sha256, json_text, write_atomically
-from vitattack.evaluation.provenance import machine
+from vitattack.core.machine import machine_facts
 from vitattack.models.attention.baked_scales import adapters_of
 from vitattack.train.data.training_data import TrainingData
 from vitattack.train.loop.checkpoints import Checkpoints, write_durably
@@ -157,7 +157,7 @@ class Session(Observer):
             "parameters": sum(p.numel() for p in self.loop.run.plain.parameters()),
             "processes": self.processes.shard.world,
             "hours": round(self._seconds() / 3600, 4),
-            "provenance": {"threads": torch.get_num_threads(), **machine(self.processes.device)},
+            "provenance": {"threads": torch.get_num_threads(), **machine_facts(self.processes.device)},
         }
         write_atomically(self.folder / "result.json", json_text(result))
 

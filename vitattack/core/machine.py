@@ -1,0 +1,56 @@
+"""Facts about the machine and the versions that a number was computed with."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy", "autoattack", "pyautoattack", "torchattacks")
+
+
+def machine_facts(device: torch.device) -> dict[str, Any]:
+    """Versions, machine and numerics of this process and, in a checkout, the git state."""
+    return {
+        "versions": {name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "flush_denormal": _flushes_denormals(),
+        "git": _git(),
+    }
+
+
+def _flushes_denormals() -> bool:
+    tiny = torch.tensor([1e-40]).float()
+    return float(tiny * 1.0) == 0.0
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head, changes = (
+            subprocess.run(
+                ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=5, check=True
+            ).stdout
+            for args in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": head.strip(), "dirty": bool(changes.strip())}
