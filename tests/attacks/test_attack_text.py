@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -11,8 +14,9 @@ from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.losses import Margin, TargetedDLR
-from vitattack.core.errors import UsageError
+from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import Registry
+from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
 BALL = LpBall("linf", 8 / 255)
@@ -145,3 +149,62 @@ def test_a_name_of_a_plugin_is_found_without_a_listing_before(monkeypatch: pytes
     table: Registry[object] = Registry("thing", entry_point_group="some.things")
     assert "dumped" in table and "loaded" not in table
     assert table["dumped"] is json.dumps
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pdg", "did you mean pgd"),
+        ("pgd(loss=cee)", "unknown loss 'cee': did you mean ce"),
+        ("pgd(start=unifrom)", "did you mean uniform"),
+        ("pgd(rule=sgin(size=1))", "unknown step rule 'sgin'"),
+        ("pgd(preset=s0003)", "did you mean s003"),
+        ("pgd(20)", "pgd takes 0 plain arguments"),
+        ("restarts(pgd)", "restarts needs n"),
+        ("worst(pgd, perceptual(pgd))", "write it outermost"),
+        ("worst(3)", "3 stands where an attack belongs"),
+        ("fab(steps=1e12)", "out of any range"),
+        ("pgd; import os", "is no attack"),
+        ("__import__('os')", "unknown attack"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_built(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as checked:
+        attack_text.check(text)
+    with pytest.raises(UsageError) as built:
+        attack_text.canonical(text)
+    assert said in str(checked.value)
+    assert str(checked.value) == str(built.value)
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "torchattacks"])
+def test_a_check_refuses_the_threats_that_an_attack_is_not_defined_for(name: str) -> None:
+    quick = ATTACKS[name].quick
+    attack_text.check(quick)
+    for text in ("linf:8/255", "l2:0.5", "spatial"):
+        threat = parse_threat(text)
+        held = [part for part in ATTACKS if re.search(rf"\b{part}\b(?!=)", quick.partition("(")[2])]
+        if all(threat.kind in ATTACKS[part].kinds for part in (name, *held)):
+            attack_text.check(quick, threat)
+        else:
+            with pytest.raises(WrongThreat, match="is not defined for"):
+                attack_text.check(quick, threat)
+
+
+def test_names_are_checked_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from vitattack.attacks.catalogue import check_names\n"
+        "from vitattack.core.errors import UsageError\n"
+        "check_names('worst(pgd(loss=anything), aas+gama)')\n"
+        "for text in ('pdg', 'worst(pgd, pdg)', 'aas+pdg', 'pgd('):\n"
+        "    try:\n"
+        "        check_names(text)\n"
+        "    except UsageError as error:\n"
+        "        assert 'did you mean pgd' in str(error) or 'is no attack' in str(error), error\n"
+        "    else:\n"
+        "        sys.exit(text)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

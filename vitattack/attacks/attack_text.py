@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
@@ -23,8 +23,9 @@ from vitattack.attacks.losses import LOSSES, AnyLoss
 from vitattack.core.errors import UsageError
 from vitattack.core.errors import WrongThreat as WrongThreat
 from vitattack.core.registry import Registry
+from vitattack.text import syntax
 from vitattack.text.bind import Reader, is_required
-from vitattack.text.syntax import Call, Node, parse, short, shown
+from vitattack.text.syntax import Call, Node, short, shown
 from vitattack.threats.base import Threat, examples, parse_threat
 
 T = TypeVar("T")
@@ -39,31 +40,37 @@ KINDS: dict[Any, Registry[Any]] = {
 }
 
 
-def is_threat(hint: Any) -> bool:
-    """Whether a parameter is the threat, which comes from the job and never from the text."""
-    return hint is Threat or (isinstance(hint, type) and hasattr(hint, "allows"))
+class Named(NamedTuple):
+    """An attack with its canonical text: equal for equal attacks, whatever the user typed."""
+
+    text: str
+    attack: Attack
 
 
-def _factory(kind: Any, name: str) -> Callable[..., Any]:
-    entry = KINDS[kind][name]
-    factory: Callable[..., Any] = entry.factory if kind is Attack else entry
-    return factory
+def parse(text: str, threat: Threat) -> Named:
+    """The attack a text names, against a threat."""
+    attack, canonical_text = _Resolver(text, threat).named(syntax.parse(text), Attack)
+    return Named(canonical_text, attack)
 
 
 def build(text: str, threat: Threat) -> Attack:
     """The attack a text names, against a threat."""
-    attack: Attack = _Resolver(text, threat).named(parse(text), Attack)[0]
-    return attack
+    return parse(text, threat).attack
 
 
 def part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
     """Any object whose kind is in `KINDS`, such as an objective of training, with its canonical text."""
-    return _Resolver(text, threat).named(parse(text), kind)
+    return _Resolver(text, threat).named(syntax.parse(text), kind)
+
+
+def check(text: str, threat: Threat | None = None) -> None:
+    """Refuse a text whose names, options or kinds of values are wrong, or the threat unsuitable; nothing is built."""
+    _Checker(text, threat).named(syntax.parse(text), Attack)
 
 
 def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
-    text, node = (attack, parse(attack)) if isinstance(attack, str) else ("attack", attack)
+    text, node = (attack, syntax.parse(attack)) if isinstance(attack, str) else ("attack", attack)
     return for_any_threat(lambda threat: _Resolver(text, threat).named(node, Attack)[1])
 
 
@@ -78,14 +85,14 @@ def for_any_threat(use: Callable[[Threat], T]) -> T:
 
 def held(text: str) -> str | None:
     """The attack that a wrapper of one attack holds, as canonical text; None where there is none or several."""
-    node = parse(canonical(text))
+    node = syntax.parse(canonical(text))
     inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
     return canonical(inner[0]) if len(inner) == 1 else None
 
 
 def bare(text: str) -> Node:
     """The tree of an attack without the wrapper that only measures what comes out."""
-    node = parse(text)
+    node = syntax.parse(text)
     return node.args[0] if isinstance(node, Call) and node.name == "perceptual" and node.args else node
 
 
@@ -101,7 +108,7 @@ def with_scales(text: str, scales: Node) -> str:
             return Call("given", tuple(part for part in args if isinstance(part, Call)), (("scales", scales), *mode))
         return Call(node.name, args, node.options)
 
-    return canonical(replaced(parse(canonical(text))))
+    return canonical(replaced(syntax.parse(canonical(text))))
 
 
 def names(text: str, name: str) -> bool:
@@ -110,7 +117,7 @@ def names(text: str, name: str) -> bool:
     def within(node: Node) -> bool:
         return isinstance(node, Call) and (node.name == name or any(map(within, node.args)))
 
-    return within(parse(canonical(text)))
+    return within(syntax.parse(canonical(text)))
 
 
 def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
@@ -122,23 +129,53 @@ def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
         found = Call(node.name, tuple(map(given, node.args)), node.options)
         return replace(found, options=tuple({**dict(node.options), **options}.items())) if node.name == name else found
 
-    return canonical(given(parse(canonical(text))))
+    return canonical(given(syntax.parse(canonical(text))))
+
+
+def is_threat(hint: Any) -> bool:
+    """Whether a parameter is the threat, which comes from the job and never from the text."""
+    return hint is Threat or (isinstance(hint, type) and issubclass(hint, threat_types()))
 
 
 @cache
-def _signature(factory: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    target = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
-    hints = typing.get_type_hints(target)
-    return inspect.signature(factory), hints
+def threat_types() -> tuple[type, ...]:
+    """The classes of all threats that can be named."""
+    return tuple({type(parse_threat(example)) for example in examples()})
 
 
-class _Resolver(Reader):
-    """Looks names up, checks options against annotations, and gives each object with its canonical text."""
+class Signature(NamedTuple):
+    """What a factory can be told by a text, and whether it takes the threat and options that it does not list."""
+
+    factory: Callable[..., Any]
+    parameters: Mapping[str, inspect.Parameter]
+    hints: Mapping[str, Any]
+    takes_threat: bool
+    unlisted: bool
+
+    def make(self, chosen: Mapping[str, Any], threat: Threat) -> Any:
+        """The object of these argument values."""
+        several = [n for n, p in self.parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
+        rest = [value for n in several for value in chosen[n]]
+        leading = (threat,) if self.takes_threat else ()
+        return self.factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
+
+
+@cache
+def signature_of(factory: Callable[..., Any]) -> Signature:
+    hints = typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
+    every = inspect.signature(factory).parameters
+    told = {n: p for n, p in every.items() if not is_threat(hints.get(n))}
+    listed = {n: p for n, p in told.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    return Signature(factory, listed, hints, len(told) < len(every), len(listed) < len(told))
+
+
+class _Checker(Reader):
+    """Looks names up and checks options against annotations."""
 
     attack = Attack
     kinds = KINDS
 
-    def __init__(self, text: str, threat: Threat) -> None:
+    def __init__(self, text: str, threat: Threat | None) -> None:
         super().__init__(text)
         self.threat = threat
 
@@ -146,48 +183,51 @@ class _Resolver(Reader):
         return ATTACKS[name].quick if name in ATTACKS else f"{name}(...)"
 
     def named(self, node: Node, kind: Any) -> tuple[Any, str]:
+        call, signature = self._signature(node, kind)
+        self.bind(call, signature.parameters, signature.hints, signature.unlisted)
+        return None, call.name
+
+    def _signature(self, node: Node, kind: Any) -> tuple[Call, Signature]:
         if not isinstance(node, Call):
             what = "an attack" if kind is Attack else "a name"
             raise UsageError(f"'{short(self.text)}': {shown(node)} stands where {what} belongs")
-        kinds = KINDS[Attack][node.name].threats if kind is Attack else None
-        if kinds is not None and self.threat.kind not in kinds:
-            fits = " or ".join(examples(kinds))
+        entry = KINDS[kind][node.name]
+        if kind is Attack and self.threat is not None and self.threat.kind not in entry.kinds:
+            fits = " or ".join(examples(entry.kinds))
             raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
-        factory = _factory(kind, node.name)
-        signature, hints = _signature(factory)
-        plain = {n: p for n, p in signature.parameters.items() if not is_threat(hints.get(n))}
-        parameters = {n: p for n, p in plain.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
-        values, texts = self.bind(node, parameters, hints, unlisted=len(parameters) < len(plain))
+        return node, signature_of(entry.factory if kind is Attack else entry)
 
-        def make(chosen: dict[str, Any], threat: Threat) -> Any:
-            several = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
-            rest = [value for n in several for value in chosen[n]]
-            leading = (threat,) if len(plain) < len(signature.parameters) else ()
-            return factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
 
-        tried = [parse_threat(example) for example in examples(kinds)]
-        listed = self._listed(make, tried, parameters, values, texts)
-        return make(values, self.threat), f"{node.name}({', '.join(listed)})" if listed else node.name
+class _Resolver(_Checker):
+    """Builds what the names stand for, and gives each object with its canonical text."""
 
-    @staticmethod
-    def _listed(
-        make: Callable[[dict[str, Any], Threat], Any],
-        threats: list[Threat],
-        parameters: dict[str, inspect.Parameter],
-        values: dict[str, Any],
-        texts: dict[str, str],
-    ) -> list[str]:
-        """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
-        kept = dict(values)
-        for name in reversed(values):
-            if name in parameters and not is_required(parameters[name]):
-                shorter = {n: v for n, v in kept.items() if n != name}
-                with suppress(UsageError):  # options may need each other
-                    if all(make(shorter, threat) == make(kept, threat) for threat in threats):
-                        kept = shorter
-        plain = [
-            n
-            for n, p in parameters.items()
-            if n in kept and is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
-        ]
-        return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
+    threat: Threat
+
+    def __init__(self, text: str, threat: Threat) -> None:
+        super().__init__(text, threat)
+
+    def named(self, node: Node, kind: Any) -> tuple[Any, str]:
+        call, signature = self._signature(node, kind)
+        values, texts = self.bind(call, signature.parameters, signature.hints, signature.unlisted)
+        kinds = KINDS[Attack][call.name].threats if kind is Attack else None
+        listed = _listed(signature, [parse_threat(example) for example in examples(kinds)], values, texts)
+        return signature.make(values, self.threat), f"{call.name}({', '.join(listed)})" if listed else call.name
+
+
+def _listed(
+    signature: Signature, threats: Sequence[Threat], values: Mapping[str, Any], texts: Mapping[str, str]
+) -> list[str]:
+    """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
+    parameters, kept = signature.parameters, dict(values)
+    for name in reversed(list(values)):
+        if name in parameters and not is_required(parameters[name]):
+            shorter = {n: v for n, v in kept.items() if n != name}
+            with suppress(UsageError):  # options may need each other
+                if all(signature.make(shorter, threat) == signature.make(kept, threat) for threat in threats):
+                    kept = shorter
+    plain = [
+        n
+        for n, p in parameters.items()
+        if n in kept and is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
+    return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]

@@ -1,4 +1,4 @@
-"""One attack described from its own signature, with its price counted on a model that cannot be fooled."""
+"""One attack described from its own signature, with its price on a model that cannot be fooled."""
 
 from __future__ import annotations
 
@@ -7,42 +7,30 @@ import types
 import typing
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.price import Asked, Passes, Unknown
 from vitattack.core.errors import UsageError
-from vitattack.core.rng import SampleRng
 from vitattack.core.table import Table
-from vitattack.models.victim import Victim
 
-CLASSES = 10  # where prices are counted; fab pays a gradient per wrong class
-
-
-class _Stubborn(nn.Module):
-    """Class 0 everywhere in the box, with a gradient that still tells one point from another."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = x.flatten(1).sum(1)
-        return torch.stack([score + 10, *(score * k / 10 for k in range(1, CLASSES))], 1)
+CLASSES = 10  # that prices are told for; fab pays a gradient per wrong class
 
 
-def passes(text: str) -> tuple[int, int]:
-    """Forwards and backwards that an attack spends on a sample it cannot fool."""
-    victim = Victim(_Stubborn(), name="stubborn", num_classes=CLASSES, input_size=4)
-    x = torch.full((1, 3, 4, 4), 0.5)
-    attack = attack_text.for_any_threat(lambda threat: attack_text.build(text, threat))
-    crafted = attack(victim, x, torch.zeros(1, dtype=torch.long), rng=SampleRng(0, (0,)))
-    return int(crafted.evidence["forwards"]), int(crafted.evidence["backwards"])
-
-
-def price(name: str) -> tuple[int, int] | None:
-    """What an attack costs by itself; None for one that holds others, or looks through attention."""
+def price(text: str) -> Passes | None:
+    """What an attack itself spends on a sample it cannot fool; None where nobody knows."""
+    named = attack_text.for_any_threat(lambda threat: (attack_text.build(text, threat), threat))
     try:
-        return passes(name)
-    except UsageError:
+        return named[0].price(Asked(CLASSES, named[1])).victim
+    except Unknown:
+        return None
+
+
+def price_alone(name: str) -> Passes | None:
+    """The price of an attack by its defaults; None for one that holds others, or looks through attention."""
+    try:
+        return None if ATTACKS[name].needs_attention else price(name)
+    except UsageError:  # it needs more than its name
         return None
 
 
@@ -50,7 +38,7 @@ def listing() -> tuple[Table, list[dict[str, Any]]]:
     """Every attack with its price on a sample it cannot fool."""
     rows, content = [], []
     for name in ATTACKS:
-        entry, cost = ATTACKS[name], price(name)
+        entry, cost = ATTACKS[name], price_alone(name)
         rows.append(
             (
                 name,
@@ -100,12 +88,14 @@ def describe(name: str) -> tuple[Table, dict[str, Any]]:
         "options": [dict(zip(("name", "default", "may_be"), row, strict=True)) for row in options],
     }
     notes = [str(content["details"]), f"paper: {entry.paper}", f"for threats: {', '.join(entry.kinds)}"]
-    cost = price(name)
+    cost = price_alone(name)
     if cost is not None:
         content |= {"forwards": cost[0], "backwards": cost[1]}
         notes.append(f"cost of a robust sample: {cost[0]} forwards + {cost[1]} backwards")
     elif not entry.needs_attention:
-        notes.append(f"cost: that of what it holds; for example {entry.quick}: {passes(entry.quick)[0]} forwards")
+        example = price(entry.quick)
+        if example is not None:
+            notes.append(f"cost: that of what it holds; for example {entry.quick}: {example.forwards} forwards")
     return Table(name, ("option", "default", "may be"), options, notes, left=3), content
 
 

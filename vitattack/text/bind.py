@@ -1,7 +1,4 @@
-"""Arguments of a call to the parameters they belong to, checked against annotations; what names mean is left open.
-
-`spec` reads texts to objects with it, `vitattack.bench.plan.outline` reads them to outlines without importing torch.
-"""
+"""Bind the arguments of a call to a signature and check them against its annotations; what names mean is left open."""
 
 from __future__ import annotations
 

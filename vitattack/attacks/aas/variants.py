@@ -8,7 +8,7 @@ from typing import Literal
 from vitattack.attacks.aas.attack import AAS
 from vitattack.attacks.aas.scale_search import LITERAL, Climb, Given, Objective, Per, Uniform
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.double_precision import DoublePrecision
 from vitattack.models.attention.features import Tap
 from vitattack.threats.lp import LpBall
@@ -18,9 +18,7 @@ PAPER = "Adaptive Attention Scaling, CVPR 2024"
 PAPER_GRID = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 
 
-@register(
-    "aas", paper=PAPER, quick="aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4)", needs_attention=True
-)
+@catalogued(paper=PAPER, quick="aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4)", needs_attention=True)
 def aas(
     ball: LpBall,
     inner: Attack,
@@ -93,9 +91,7 @@ def aas(
     return AAS(ball, inner, search, keep, chosen(rank_steps, 10, 20), chosen(calibration, 32, 128), mode, report)
 
 
-@register(
-    "aas_literal", paper=PAPER, quick="aas_literal(pgd(steps=3), batches=2, steps=2, batch=4)", needs_attention=True
-)
+@catalogued(paper=PAPER, quick="aas_literal(pgd(steps=3), batches=2, steps=2, batch=4)", needs_attention=True)
 def aas_literal(
     ball: LpBall,
     inner: Attack,
@@ -111,8 +107,7 @@ def aas_literal(
     return AAS(ball, inner, search, keep=1, mode=mode)
 
 
-@register(
-    "random_scales",
+@catalogued(
     paper="control",
     quick="random_scales(pgd(steps=3), restarts=2, calibration=4)",
     needs_attention=True,
@@ -133,7 +128,7 @@ def random_scales(
     return AAS(ball, inner, search, keep=keep, calibration=calibration, mode=mode)
 
 
-@register("scale", paper="Table 1 of the AAS paper", quick="scale(0.5, pgd(steps=3))", needs_attention=True)
+@catalogued(paper="Table 1 of the AAS paper", quick="scale(0.5, pgd(steps=3))", needs_attention=True)
 def scale(
     ball: LpBall, c: float, inner: Attack, *, blocks: tuple[int, ...] | None = None, mode: Mode = "surrogate"
 ) -> AAS:
@@ -141,8 +136,7 @@ def scale(
     return AAS(ball, inner, Uniform((c,), blocks), keep=1, mode=mode)
 
 
-@register(
-    "scale_search",
+@catalogued(
     paper="'+ Scale' of the AAS paper",
     quick="scale_search(pgd(steps=3), calibration=4)",
     needs_attention=True,
@@ -159,13 +153,13 @@ def scale_search(
     return AAS(ball, inner, Uniform(grid), keep=1, calibration=calibration, mode=mode)
 
 
-@register("given", paper=PAPER, quick="given(pgd(steps=3), scales=((0.5, 0.2),))", needs_attention=True)
+@catalogued(paper=PAPER, quick="given(pgd(steps=3), scales=((0.5, 0.2),))", needs_attention=True)
 def given(ball: LpBall, inner: Attack, *, scales: tuple[tuple[float, ...], ...], mode: Mode = "surrogate") -> AAS:
     """Scales found before, one tuple per set with a factor per attention layer; --scales writes this for you."""
     return AAS(ball, inner, Given(scales), keep=len(scales), mode=mode)
 
 
-@register("fp64", paper="control", quick="fp64(pgd(steps=3))")
+@catalogued(paper="control", quick="fp64(pgd(steps=3))")
 def fp64(ball: LpBall, inner: Attack) -> DoublePrecision:
     """The inner attack with gradients in double precision, judged by the float32 model: the arbiter of underflow."""
     return DoublePrecision(ball, inner)

@@ -19,7 +19,7 @@ from vitattack.attacks.auto import probes
 from vitattack.attacks.auto.assurance import STAGES, assurance
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, InBall, Traits, blank_search
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.compose import confirmed
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
@@ -288,7 +288,7 @@ class _Block:
         return rows[claims & ~fooled]
 
 
-@register("auto", paper="vitattack", quick="auto(steps=2, k=2, long=4)", stages=lambda options: (*NAMES, *STAGES))
+@catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)", stages=lambda options: (*NAMES, *STAGES))
 def auto(
     ball: LpBall,
     *,

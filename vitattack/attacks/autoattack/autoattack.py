@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.square import square
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.expectation import Expectation
 from vitattack.attacks.gradient.apgd import AutoStep
@@ -23,7 +23,7 @@ Stop = Literal["first_success", "never"]
 CROCE = "Croce & Hein, ICML 2020"
 
 
-@register("apgd", paper=CROCE, quick="apgd(steps=5)")
+@catalogued(paper=CROCE, quick="apgd(steps=5)")
 def apgd(
     ball: LpBall,
     *,
@@ -41,25 +41,29 @@ def apgd(
     return Gradient(ball, steps, AutoStep(size, rho), loss, start, stop)
 
 
-@register("apgd_ce", paper=CROCE, quick="apgd_ce(steps=5)")
+@catalogued(paper=CROCE, quick="apgd_ce(steps=5)")
 def apgd_ce(ball: LpBall, *, steps: int = 100, stop: Stop = "first_success") -> Gradient:
     """AutoAttack's first stage: APGD on cross-entropy."""
     return apgd(ball, steps=steps, stop=stop)
 
 
-@register("apgd_dlr", paper=CROCE, quick="apgd_dlr(steps=5)")
+@catalogued(paper=CROCE, quick="apgd_dlr(steps=5)")
 def apgd_dlr(ball: LpBall, *, steps: int = 100, stop: Stop = "first_success") -> Gradient:
     """APGD on the difference-of-logits ratio, a stage of the plus and rand versions of AutoAttack."""
     return apgd(ball, steps=steps, loss=DLR(), stop=stop)
 
 
-@register("apgd_t", paper=CROCE, quick="apgd_t(steps=5, k=2)")
+@catalogued(paper=CROCE, quick="apgd_t(steps=5, k=2)")
 def apgd_t(ball: LpBall, *, steps: int = 100, k: int = 9, loss: Aim = "dlr", stop: Stop = "first_success") -> Targets:
     """AutoAttack's second stage: APGD towards each of the 9 likeliest wrong classes, on the targeted DLR loss."""
     return Targets(apgd(ball, steps=steps, stop=stop), k, "top", loss)
 
 
-@register("mm", paper="Gao et al., ICML 2022", quick="mm(k=2, steps=5)")
+# Targets and steps towards each.
+MM_PRESETS = {"mm3": (3, 20), "mm9": (9, 20), "plus": (9, 100)}
+
+
+@catalogued(paper="Gao et al., ICML 2022", quick="mm(k=2, steps=5)")
 def mm(
     ball: LpBall, *, k: int | None = None, steps: int | None = None, preset: Literal["mm3", "mm9", "plus"] = "mm3"
 ) -> Targets:
@@ -67,18 +71,18 @@ def mm(
 
     preset=mm9 has 9 targets, preset=plus 9 targets with 100 steps each.
     """
-    usual_k, usual_steps = {"mm3": (3, 20), "mm9": (9, 20), "plus": (9, 100)}[preset]
+    usual_k, usual_steps = MM_PRESETS[preset]
     inner = apgd(ball, steps=usual_steps if steps is None else steps)
     return Targets(inner, usual_k if k is None else k, "top", "margin")
 
 
-@register("targets", paper="common practice", quick="targets(pgd(steps=3), k=2)")
+@catalogued(paper="common practice", quick="targets(pgd(steps=3), k=2)")
 def targets(inner: Attack, *, k: int = 9, which: Which = "top", loss: Aim = "margin") -> Targets:
     """The inner attack towards k wrong classes in turn: the likeliest, the runner-up alone, the least likely or random ones."""
     return Targets(inner, k, which, loss)
 
 
-@register("eot", paper="Athalye et al., ICML 2018", quick="eot(pgd(steps=2), n=2)")
+@catalogued(paper="Athalye et al., ICML 2018", quick="eot(pgd(steps=2), n=2)")
 def eot(inner: Attack, *, n: int = 20) -> Expectation:
     """For random models: the inner attack on losses averaged over n forwards per step."""
     return Expectation(inner, n)
@@ -97,7 +101,7 @@ def _stages(options: dict[str, Any]) -> tuple[str, ...]:
     return VERSIONS[version.name if isinstance(version, Call) else version]
 
 
-@register("autoattack", paper=CROCE, quick="autoattack(steps=3, queries=5)", stages=_stages)
+@catalogued(paper=CROCE, quick="autoattack(steps=3, queries=5)", stages=_stages)
 def autoattack(
     ball: LpBall,
     *,

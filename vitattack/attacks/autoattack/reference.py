@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitattack.attacks.autoattack.autoattack import VERSIONS
 from vitattack.attacks.autoattack.flags import Flag
 from vitattack.attacks.base import Calibration, Crafted, InBall, Traits, blank_evidence
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
 from vitattack.attacks.losses import AnyLoss
 from vitattack.core.errors import UsageError
@@ -223,8 +223,7 @@ def _stage_names(options: dict[str, Any]) -> tuple[str, ...]:
     return options.get("stages") or STAGES[version.name if isinstance(version, Call) else version]
 
 
-@register(
-    "autoattack_ref",
+@catalogued(
     paper="Croce & Hein, ICML 2020, the authors' code",
     quick="autoattack_ref(stages=('apgd-ce',), steps=10)",
     foreign=True,

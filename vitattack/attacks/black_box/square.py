@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits, blank_evidence
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
 from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
@@ -213,7 +213,7 @@ def _hills(side: int) -> Tensor:
     return both / _norm(both, (0, 1))
 
 
-@register("square", paper="Andriushchenko et al., ECCV 2020", quick="square(queries=60)", black_box=True)
+@catalogued(paper="Andriushchenko et al., ECCV 2020", quick="square(queries=60)", black_box=True)
 def square(
     ball: LpBall, *, queries: int = 5000, p: float = 0.8, loss: AnyLoss = Margin(), rescale: bool = False
 ) -> Square:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.base import Attack, Calibration, Crafted, InBall, Traits, blank_evidence, inherited, recall
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
@@ -115,8 +115,7 @@ class Transfer(InBall):
         return restrict_like(source_model(self.source, str(place)), victim)
 
 
-@register(
-    "transfer",
+@catalogued(
     paper="Papernot et al., 2016; Bhojanapalli et al., ICCV 2021",
     quick='transfer("tiny-vit-standard", pgd(steps=3))',
     black_box=True,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
 from vitattack.attacks.losses import AnyLoss
 from vitattack.core.errors import UsageError, WrongThreat
@@ -171,8 +171,7 @@ def _wanted(default: Any) -> tuple[type, ...]:
     return (bool, int, float, str)
 
 
-@register(
-    "torchattacks",
+@catalogued(
     paper="Kim, torchattacks, 2020; the paper of each class is in its documentation",
     quick="torchattacks('APGD', steps=3)",
     foreign=True,

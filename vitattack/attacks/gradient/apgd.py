@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.attacks.gradient.steps import RULES, State, StepRule
+from vitattack.attacks.gradient.steps import State, StepRule
 from vitattack.core.errors import UsageError
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
@@ -27,7 +27,6 @@ def checkpoints(steps: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-@RULES.register("auto_step")
 @dataclass(frozen=True)
 class AutoStep(StepRule):
     """Starts with steps of `size` eps; halves them, and goes back to the best point, at checkpoints without progress.

@@ -195,3 +195,6 @@ class HeavyBall(_Ascent):
         target, state = super().step(x, x_adv, grad, loss, state, ball)
         moved = ball.project(x, x_adv + weight * (target - x_adv) + (1 - weight) * state["move"])
         return moved, {**state, "move": moved - x_adv}
+
+
+RULES.add("auto_step", "vitattack.attacks.gradient.apgd:AutoStep")

@@ -11,7 +11,7 @@ from typing import Literal
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.noise import Noise
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Start, Uniform
@@ -28,13 +28,13 @@ def usual_step(ball: LpBall, steps: int) -> float:
     return 0.25 if ball.norm == "linf" else 2.5 / steps
 
 
-@register("fgsm", paper="Goodfellow et al., ICLR 2015", quick="fgsm", draws=False)
+@catalogued(paper="Goodfellow et al., ICLR 2015", quick="fgsm", draws=False)
 def fgsm(ball: LpBall, *, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success") -> Gradient:
     """One step of the whole budget from the image itself."""
     return Gradient(ball, 1, Steepest(1.0), loss, Clean(), stop)
 
 
-@register("fgsm_rs", paper="Wong et al., ICLR 2020", quick="fgsm_rs")
+@catalogued(paper="Wong et al., ICLR 2020", quick="fgsm_rs")
 def fgsm_rs(
     ball: LpBall, *, step: float = 1.25, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success"
 ) -> Gradient:
@@ -54,7 +54,7 @@ PGD_PRESETS: dict[str, tuple[int, float | None, Start]] = {
 }
 
 
-@register("pgd", paper="Madry et al., ICLR 2018", quick="pgd(steps=3)")
+@catalogued(paper="Madry et al., ICLR 2018", quick="pgd(steps=3)")
 def pgd(
     ball: LpBall,
     *,
@@ -83,7 +83,7 @@ def pgd(
     return Gradient(ball, count, rule or Steepest(size), loss, preset_start if start is None else start, stop)
 
 
-@register("mim", paper="Dong et al., CVPR 2018", quick="mim(steps=3)", draws=False)
+@catalogued(paper="Dong et al., CVPR 2018", quick="mim(steps=3)", draws=False)
 def mim(
     ball: LpBall,
     *,
@@ -98,7 +98,7 @@ def mim(
     return Gradient(ball, steps, Momentum(1 / max(1, steps) if step is None else step, decay=decay), loss, start, stop)
 
 
-@register("cw", paper="Carlini & Wagner, S&P 2017, as run inside PGD", quick="cw(steps=3)")
+@catalogued(paper="Carlini & Wagner, S&P 2017, as run inside PGD", quick="cw(steps=3)")
 def cw(
     ball: LpBall,
     *,
@@ -113,7 +113,7 @@ def cw(
     return Gradient(ball, steps, Steepest(size), Margin(kappa), start, stop)
 
 
-@register("dlr", paper="Croce & Hein, ICML 2020, as run inside PGD", quick="dlr(steps=3)")
+@catalogued(paper="Croce & Hein, ICML 2020, as run inside PGD", quick="dlr(steps=3)")
 def dlr(
     ball: LpBall,
     *,
@@ -127,7 +127,7 @@ def dlr(
     return Gradient(ball, steps, Steepest(size), DLR(), start, stop)
 
 
-@register("gama", paper="Sriramanan et al., NeurIPS 2020", quick="gama(steps=4)")
+@catalogued(paper="Sriramanan et al., NeurIPS 2020", quick="gama(steps=4)")
 def gama(
     ball: LpBall,
     *,
@@ -144,7 +144,7 @@ def gama(
     return Gradient(ball, steps, rule, GAMA(space, anchor, weight), start, stop)
 
 
-@register("mifpe", paper="Yu & Xu, CVPR 2023", quick="mifpe(steps=3)")
+@catalogued(paper="Yu & Xu, CVPR 2023", quick="mifpe(steps=3)")
 def mifpe(
     ball: LpBall,
     *,
@@ -158,7 +158,7 @@ def mifpe(
     return Gradient(ball, steps, HeavyBall(step, Linear()), MIFPE(T), start, stop)
 
 
-@register("pma", paper="Xie et al., CVPR 2025", quick="pma(steps=4)")
+@catalogued(paper="Xie et al., CVPR 2025", quick="pma(steps=4)")
 def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "first_success") -> Stages:
     """Probability margin attack: two runs that first move one term of the margin, then both; two cosines from 2 eps."""
     return _decomposed(ball, steps, step, stop, "prob")
@@ -171,7 +171,7 @@ def _decomposed(ball: LpBall, steps: int, step: float, stop: Stop, space: Litera
     return Stages(tuple(runs), fresh=True)
 
 
-@register("restarts", paper="common practice", quick="restarts(2, pgd(steps=3))", threats=None)
+@catalogued(paper="common practice", quick="restarts(2, pgd(steps=3))", threats=None)
 def restarts(n: int, inner: Attack) -> Stages:
     """The inner attack n times with fresh noise, each time on the samples still standing."""
     if not 1 <= n <= 10_000:
@@ -179,25 +179,25 @@ def restarts(n: int, inner: Attack) -> Stages:
     return Stages((inner,) * n, fresh=True)
 
 
-@register("worst", paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=None)
+@catalogued(paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=None)
 def worst(*attacks: Attack) -> Stages:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
     return Stages(tuple(attacks))
 
 
-@register("md", paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")
+@catalogued(paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")
 def md(ball: LpBall, *, steps: int = 50, step: float = 2.0, stop: Stop = "first_success") -> Stages:
     """Margin decomposition attack: two runs that first move one term of the logit margin, then both; two cosines from 2 eps."""
     return _decomposed(ball, steps, step, stop, "logit")
 
 
-@register("random", paper="baseline", quick="random(tries=3)", black_box=True)
+@catalogued(paper="baseline", quick="random(tries=3)", black_box=True)
 def random(ball: LpBall, *, tries: int = 1) -> Noise:
     """Uniform noise: points of the ball, tried one after the other."""
     return Noise(ball, Uniform(), tries)
 
 
-@register("gaussian", paper="baseline", quick="gaussian(tries=3)", black_box=True)
+@catalogued(paper="baseline", quick="gaussian(tries=3)", black_box=True)
 def gaussian(ball: LpBall, *, std: float = 1.0, tries: int = 1) -> Noise:
     """Normal noise with a deviation of `std` eps per pixel, cut off at the budget."""
     return Noise(ball, Gauss(std * ball.eps if ball.eps else std), tries)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
 from vitattack.attacks.price import Asked, Price
@@ -139,8 +139,7 @@ class CWL2(InBall):
 PRESETS = {"default": (5, 200, 1.0), "paper": (9, 10_000, 1e-3)}
 
 
-@register(
-    "cw_l2",
+@catalogued(
     paper="Carlini & Wagner, S&P 2017",
     quick="cw_l2(searches=2, steps=12)",
     threats=("l2",),

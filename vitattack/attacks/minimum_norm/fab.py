@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
@@ -214,7 +214,7 @@ def _judge(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, nearest: Near
 PAPER = "Croce & Hein, ICML 2020 (Fast Adaptive Boundary)"
 
 
-@register("fab", paper=PAPER, quick="fab(steps=6)", draws=False)
+@catalogued(paper=PAPER, quick="fab(steps=6)", draws=False)
 def fab(
     ball: LpBall,
     *,
@@ -233,7 +233,7 @@ def fab(
     return FAB(ball, steps, None, restarts, alpha_max, eta, beta, stop)
 
 
-@register("fab_t", paper=PAPER, quick="fab_t(steps=6, targets=2)", draws=False)
+@catalogued(paper=PAPER, quick="fab_t(steps=6, targets=2)", draws=False)
 def fab_t(
     ball: LpBall,
     *,

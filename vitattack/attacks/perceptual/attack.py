@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from vitattack.attacks.base import Assurance, Attack, Crafted, Wrapper
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.perceptual.distances import lpips_missing, measures
 from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
@@ -48,7 +48,7 @@ class Measured(Wrapper):
         return Crafted(crafted.x_adv, {**crafted.evidence, **measures(x, crafted.x_adv, lpips=self.lpips)})
 
 
-@register("perceptual", paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=None)
+@catalogued(paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=None)
 def perceptual(inner: Attack, *, lpips: bool = True) -> Measured:
     """The inner attack, with l2, linf, SSIM and LPIPS of every candidate in its records: what --perceptual adds."""
     return Measured(inner, lpips)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
-from vitattack.attacks.catalogue import register
+from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.price import Asked, Price
 from vitattack.attacks.spatial.grid import Lattice
@@ -215,8 +215,7 @@ class SpatialRandom(Attack):
         return trial.crafted()
 
 
-@register(
-    "spatial",
+@catalogued(
     paper="Bhojanapalli et al., ICCV 2021, after Engstrom et al., ICML 2019",
     quick="spatial(shifts=3, angles=5, calibration=4)",
     threats=("spatial",),
@@ -245,8 +244,7 @@ def spatial(
     return SpatialGrid(threat, lattice, full_grid, report or full_grid, 0 if full_grid else calibration)
 
 
-@register(
-    "spatial_random",
+@catalogued(
     paper="Engstrom et al., ICML 2019 (worst-of-10)",
     quick="spatial_random(k=3)",
     threats=("spatial",),

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
+from vitattack.attacks.price import Asked, Passes, Price, of_one_image
 from vitattack.bench.cells import Cell, cells
 from vitattack.bench.model_figures import ModelFigures, figures_of
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan import facts
-from vitattack.bench.plan.prices import Passes, price
 from vitattack.bench.plan.throughput import MeasuredRates, Rate
 from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
 from vitattack.bench.run.stored_cells import StoredCells
 from vitattack.bench.schema import Benchmark
+from vitattack.core.errors import UsageError
 from vitattack.core.words import names_a_file
 from vitattack.models.weights.cache import weights_location
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
+from vitattack.threats.base import parse_threat
 
 DEFAULT_CLASSES = 1000  # if neither model nor data tell how many there are
 
@@ -147,7 +149,7 @@ def _cost(cell: Cell, data: UnopenedData, rate: Rate | None, sizes: Sequence[int
     entry = entry_of(cell)
     n = _images(cell, data)
     classes = data.classes or cell.options.get("num_classes") or (entry.num_classes if entry else DEFAULT_CLASSES)
-    spent = price(cell.attack, classes=classes, threat=cell.threat)
+    spent = price_of(cell.attack, cell.threat, classes)
     figures = figures_of(entry) if entry else None
     flops = least_flops = None
     if spent and figures and n is not None:
@@ -171,6 +173,19 @@ def _cost(cell: Cell, data: UnopenedData, rate: Rate | None, sizes: Sequence[int
         rate=rate,
         stored=stored,
     )
+
+
+@cache
+def price_of(attack: str, threat: str, classes: int) -> Price | None:
+    """Passes for an image that an attack does not fool; None where nobody knows, or where it cannot be built here."""
+    from vitattack.attacks import attack_text
+
+    against = parse_threat(threat)
+    try:
+        built = attack_text.build(attack, against)
+    except UsageError:  # the checks before a run say why
+        return None
+    return of_one_image(built, Asked(classes, against))
 
 
 def _images(cell: Cell, data: UnopenedData) -> int | None:
@@ -202,7 +217,7 @@ def _shape(arch: Any, arch_kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, An
 
 def needed_models(cell: Cell) -> set[str]:
     """Models whose weights a cell needs: the victim, and the source models of transfer attacks."""
-    spent = price(cell.attack, classes=DEFAULT_CLASSES, threat=cell.threat)
+    spent = price_of(cell.attack, cell.threat, DEFAULT_CLASSES)
     return {cell.model, *(source for source, _ in spent.sources)} if spent else {cell.model}
 
 

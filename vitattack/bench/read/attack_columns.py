@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vitattack.bench.plan.outline import outline
+from vitattack.attacks.catalogue import check_names
 from vitattack.bench.schema import CLEAN, AttackColumn, ModelRow, Selector, covered
 from vitattack.core.errors import WrongThreat
 from vitattack.text.yaml_lines import Item, checked
@@ -30,7 +30,7 @@ def attack_column(item: Item) -> AttackColumn:
     if text.count("(") != text.count(")"):
         written.refuse(f"the brackets of '{text}' do not close: put an attack with commas in quotes")
     if not published:
-        checked(written, lambda: outline(text))
+        checked(written, lambda: check_names(text))
     return AttackColumn(text, label or text, written.line, published)
 
 
@@ -38,19 +38,28 @@ def _refuse_clean(item: Item) -> None:
     item.refuse("clean accuracy is measured in any case: drop clean from the attacks")
 
 
-def check_defined(
+def check_options(
     attack: AttackColumn,
     item: Item,
     threats: Mapping[str, Threat],
     models: Sequence[ModelRow],
     skip: Sequence[Selector],
 ) -> None:
-    """Refuse an attack that is not defined for a threat, unless `skip` leaves out all of its cells there."""
+    """Refuse options that an attack does not have, and threats it is not defined for unless `skip` leaves them out.
+
+    Whether values suit each other is said when it is built, before a run.
+    """
+    from vitattack.attacks import attack_text  # imports torch: a file is checked for everything else before
+
+    if attack.published:
+        return
+    written: Item = item.value["attack"] if isinstance(item.value, dict) else item
+    checked(written, lambda: attack_text.check(attack.text))
     for name, threat in threats.items():
-        if attack.published or all(covered(skip, model, attack, name) for model in models):
+        if all(covered(skip, model, attack, name) for model in models):
             continue
         try:
-            outline(attack.text, threat)
+            attack_text.check(attack.text, threat)
         except WrongThreat as error:
             reason = str(error).partition(": ")[0]
             item.refuse(f"{reason}: drop it, or add skip: [{{attacks: {attack.label!r}, threats: {name!r}}}]")
