@@ -158,7 +158,7 @@ def test_a_name_of_a_plugin_is_found_without_a_listing_before(monkeypatch: pytes
         ("pgd(loss=cee)", "unknown loss 'cee': did you mean ce"),
         ("pgd(start=unifrom)", "did you mean uniform"),
         ("pgd(rule=sgin(size=1))", "unknown step rule 'sgin'"),
-        ("pgd(preset=s0003)", "did you mean s003"),
+        ("pgd(preset=bhojanapali2021)", "did you mean bhojanapalli2021"),
         ("pgd(20)", "pgd takes 0 plain arguments"),
         ("restarts(pgd)", "restarts needs n"),
         ("worst(pgd, perceptual(pgd))", "write it outermost"),
