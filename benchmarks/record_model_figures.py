@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vitattack.bench.model_figures import FILE, count_figures, recorded_figures, write_figures
 from vitattack.models.zoo.catalogue import shipped_entries
+from vitattack.models.zoo.count_figures import count_figures
+from vitattack.models.zoo.figures import FIGURES_FILE, recorded_figures, write_figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="count models again that are recorded already")
     given = parser.parse_args()
-    recorded = recorded_figures() if FILE.is_file() and not given.all else {}
+    recorded = recorded_figures() if FIGURES_FILE.is_file() and not given.all else {}
     shipped = shipped_entries()
     figures = {id: known for id, known in recorded.items() if id in shipped}
     for entry in shipped.values():

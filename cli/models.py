@@ -57,13 +57,16 @@ def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     weights, licence. The weights themselves are not needed.
     """
     from vitattack.models.zoo.catalogue import zoo_entry
+    from vitattack.models.zoo.figures import figures_of
 
-    entry = zoo_entry(name)  # a typo is answered before torch is imported
+    entry = zoo_entry(name)
+    figures = figures_of(entry)
+    if figures is None and entry.arch is not None:
+        from vitattack.models.zoo.count_figures import count_figures  # torch, for a model that was not recorded
 
-    from vitattack.models.zoo.figures import model_figures
+        figures = count_figures(entry)
     from vitattack.report.models import content, details
 
     from .output import show
 
-    found = model_figures(entry) if entry.arch is not None else None
-    show(details(entry, found), content(entry, found), "json" if as_json else form)
+    show(details(entry, figures), content(entry, figures), "json" if as_json else form)

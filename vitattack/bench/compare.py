@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from vitattack.bench.model_figures import ModelFigures, figures_of
 from vitattack.bench.run.results import BenchmarkResult, CellResult
 from vitattack.bench.schema import CLEAN, Reference
 from vitattack.bench.tasks import CellStatus
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.records import stats
 from vitattack.records.stats import Accuracy, Gap
 

@@ -1,0 +1,1 @@
+"""Victims and views: models as attacks see them, from name and weights to logits and attention."""

@@ -12,7 +12,7 @@ from vitattack.models.weights.cache import weights_location
 from vitattack.models.zoo.entry import Reported, ZooEntry
 
 if TYPE_CHECKING:  # a list of models needs no torch
-    from vitattack.models.zoo.figures import Figures
+    from vitattack.models.zoo.figures import ModelFigures
 
 ELSEWHERE = ("not public", "not cached", "by hand")
 
@@ -52,12 +52,12 @@ def where(entry: ZooEntry) -> str:
     return weights_location(entry.weights, entry.id)
 
 
-def content(entry: ZooEntry, figures: Figures | None) -> dict[str, Any]:
+def content(entry: ZooEntry, figures: ModelFigures | None) -> dict[str, Any]:
     """The entry as JSON; `figures` is null where nothing here can build it."""
     return {**asdict(entry), "whereabouts": where(entry), "figures": figures.json() if figures else None}
 
 
-def details(entry: ZooEntry, figures: Figures | None) -> Table:
+def details(entry: ZooEntry, figures: ModelFigures | None) -> Table:
     """What a user asks of a model before an evaluation; numbers with their protocol."""
     arch = ", ".join([entry.arch or "cannot be built here", *(f"{k}={v}" for k, v in entry.arch_kwargs.items())])
     normalize = entry.normalize
@@ -89,7 +89,7 @@ def details(entry: ZooEntry, figures: Figures | None) -> Table:
     return Table(entry.id, ("", ""), [(key, value) for key, value in rows.items() if value], left=2)
 
 
-def _attention(figures: Figures) -> str:
+def _attention(figures: ModelFigures) -> str:
     if not figures.attention:
         return "none"
     kinds = Counter((a.heads, a.fused) for a in figures.attention)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.bench.plan.making import TEXT, bench, plan
-from vitattack.bench.model_figures import figures_of
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.run.run_benchmark import run_benchmark
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.figures import figures_of
 from vitattack.report.bench_plan import format_bytes, format_flops, format_hours, plan_table
 
 

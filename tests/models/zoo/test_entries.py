@@ -14,8 +14,8 @@ from vitattack.models.normalise import NORMALISERS
 from vitattack.models.victim import frozen
 from vitattack.models.weights.adapters import ADAPTERS
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.count_figures import count_figures
 from vitattack.models.zoo.entry import ZooEntry
-from vitattack.models.zoo.figures import model_figures
 from vitattack.models.zoo.load import build_victim, declared_normaliser
 from vitattack.text.image_transform import parse_transform
 from vitattack.threats.base import parse_threat
@@ -135,7 +135,7 @@ def test_clean_timm_models_have_pinned_tags_that_timm_knows_and_its_normalisatio
     ],
 )
 def test_figures(name: str, parameters: int, gflops: float | None, layers: int, heads: set[int]) -> None:
-    found = model_figures(zoo_entries()[name])
+    found = count_figures(zoo_entries()[name])
     assert found.parameters == parameters
     assert len(found.attention) == layers and {a.heads for a in found.attention} == heads
     if gflops is not None:
@@ -145,7 +145,7 @@ def test_figures(name: str, parameters: int, gflops: float | None, layers: int, 
 def test_figures_of_an_entry_whose_input_is_wrong() -> None:
     entry = replace(zoo_entries()["tiny-vit"], input=5)
     with pytest.raises(UsageError, match="'tiny-vit' cannot be run at 5 px .*: correct its input") as caught:
-        model_figures(entry)
+        count_figures(entry)
     assert "\n" not in str(caught.value)
 
 
@@ -153,7 +153,7 @@ def test_flops_of_a_vit_are_those_of_its_formula() -> None:
     """Patches, twelve blocks of 24 N D^2 + 4 N^2 D, and the head; N tokens of D channels."""
     n, d = 197, 768
     wanted = 2 * 196 * 768 * d + 12 * (24 * n * d * d + 4 * n * n * d) + 2 * d * 1000
-    assert model_figures(zoo_entries()["timm:vit_base_patch16_224.augreg_in1k"]).flops == wanted
+    assert count_figures(zoo_entries()["timm:vit_base_patch16_224.augreg_in1k"]).flops == wanted
 
 
 def test_attention_found_without_values_is_that_of_the_real_model() -> None:
@@ -162,7 +162,7 @@ def test_attention_found_without_values_is_that_of_the_real_model() -> None:
     for name in ("tiny-vit", "timm:levit_128s.fb_dist_in1k"):
         victim = build_victim(zoo_entries()[name]).eval()
         real = attention_layers(victim, victim.grey()).layers
-        hollow = model_figures(zoo_entries()[name]).attention
+        hollow = count_figures(zoo_entries()[name]).attention
         assert [(a.name, a.heads, a.fused, a.kind) for a in hollow] == [
             (a.name, a.heads, a.fused, a.kind) for a in real
         ]

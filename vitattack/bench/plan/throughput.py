@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitattack.bench.model_figures import figures_of
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.figures import figures_of
 
 if TYPE_CHECKING:
     from vitattack.bench.cells import Cell

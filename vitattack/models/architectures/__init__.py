@@ -1,0 +1,1 @@
+"""Architectures that can be built by name."""

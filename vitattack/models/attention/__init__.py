@@ -1,0 +1,1 @@
+"""Attention of any model: its layers, their scores, and views that rescale them."""

@@ -1,0 +1,1 @@
+"""Weights: where they come from, how they are fetched, checked and read."""

@@ -1,0 +1,1 @@
+"""The zoo: named checkpoints, and the loading of a victim by name."""

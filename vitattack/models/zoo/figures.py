@@ -1,93 +1,82 @@
-"""What a zoo entry costs to run, known without its weights and without memory for them."""
+"""Size and attention layers of zoo models, recorded in embedded/model_figures.json: known without torch or weights.
+
+`python benchmarks/record_model_figures.py` counts and writes them; a test compares both.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, astuple, dataclass
+from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import FlopCounterMode
-
-from vitattack.core.errors import UsageError
-from vitattack.core.words import printable
-from vitattack.models.attention.map import AttentionLayer
-from vitattack.models.attention.probe import attention_layers
-from vitattack.models.victim import Victim, frozen
+from vitattack.core.assets import EMBEDDED
+from vitattack.core.errors import VitattackError
+from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
-from vitattack.models.zoo.load import build_victim
+
+FIGURES_FILE = EMBEDDED / "model_figures.json"
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Of one image; a multiplication and an addition are two FLOPs."""
+class LayerFigures:
+    """One attention layer: the module that runs it, its heads, and the kernel it uses."""
+
+    name: str
+    heads: int
+    fused: bool
+    kind: str  # as in AttentionLayer
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """Parameters, FLOPs for one image and attention layers; a multiplication and an addition are two FLOPs."""
 
     parameters: int
-    flops: int
-    attention: tuple[AttentionLayer, ...]
+    flops: int  # of a forward
+    backward: int  # FLOPs of the gradient with respect to the image alone
+    attention: tuple[LayerFigures, ...]
 
     def json(self) -> dict[str, Any]:
-        layers = [{"name": a.name, "heads": a.heads, "fused": a.fused, "kind": a.kind} for a in self.attention]
+        layers = [asdict(layer) for layer in self.attention]
         return {"parameters": self.parameters, "flops": self.flops, "attention": layers}
 
 
-def model_figures(entry: ZooEntry) -> Figures:
-    """Figures of the entry's model at its own input size."""
-    with Unfilled():
-        victim = build_victim(entry).eval()
-    parameters = sum(p.numel() for p in victim.parameters())
+def recorded_figures() -> dict[str, ModelFigures]:
+    """Return the figures in the file by zoo id."""
     try:
-        cost, softmaxes = count_forward(victim)
-    except Exception as error:  # an architecture meets an input that is not its own with whatever breaks first
-        raise UsageError(
-            f"'{entry.id}' cannot be run at {entry.input} px ({printable(str(error))}): correct its input and arch_kwargs"
-        ) from error
-    if not softmaxes:  # a CNN: following its large feature maps would find nothing
-        return Figures(parameters, cost, ())
-    with Hollow():
-        return Figures(parameters, cost, attention_layers(victim, victim.grey()).layers)
+        content = json.loads(FIGURES_FILE.read_text())
+    except (OSError, ValueError) as error:
+        raise VitattackError(f"cannot read {FIGURES_FILE} ({error}): install vitattack again") from error
+    layouts = [tuple(LayerFigures(*layer) for layer in layout) for layout in content["attention"]]
+    return {
+        id_: ModelFigures(parameters, flops, backward, layouts[layout])
+        for id_, (parameters, flops, backward, layout) in content["models"].items()
+    }
 
 
-def count_forward(victim: Victim) -> tuple[int, int]:
-    """FLOPs of one forward of one image by torch's own counter, and its softmaxes; nothing is computed."""
-    seen = Softmaxes()
-    with frozen(victim), torch.no_grad(), FlopCounterMode(display=False) as counter, seen:
-        tensors = dict([*victim.named_parameters(), *victim.named_buffers()])
-        there = {name: tensor.to("meta") for name, tensor in tensors.items()}
-        torch.func.functional_call(victim, there, (victim.grey().to("meta"),))
-    return int(counter.get_total_flops()), seen.count
+_recorded = cache(recorded_figures)
 
 
-class Softmaxes(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        self.count += "softmax" in name or "attention" in name
-        return func(*args, **(kwargs or {}))
+def figures_of(entry: ZooEntry) -> ModelFigures | None:
+    """Return the recorded figures of an entry, or those of an entry with the same architecture."""
+    if entry.id in _recorded():
+        return _recorded()[entry.id]
+    shape = _shape(entry)
+    return next((_recorded()[e.id] for e in zoo_entries().values() if e.id in _recorded() and _shape(e) == shape), None)
 
 
-class Unfilled(TorchFunctionMode):
-    """While a model is built: weights are shapes without values, what is derived from the architecture is real."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        return func(*args, **({**given, "device": "meta"} if func is torch.empty else given))
+def _shape(entry: ZooEntry) -> tuple[Any, ...]:
+    return entry.arch, entry.arch_kwargs, entry.input, entry.num_classes
 
 
-class Hollow(TorchFunctionMode):
-    """While it runs: whatever touches a weight without values gives zeros of the right shape."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if not any(t.is_meta for t in tree_leaves((args, given)) if isinstance(t, Tensor)):
-            return func(*args, **given)
-        if getattr(func, "__name__", "").endswith("_") and not args[0].is_meta:  # in place
-            return args[0]
-        there = tree_map_only(Tensor, lambda t: t.to("meta"), (args, given))
-        out = func(*there[0], **there[1])
-        return tree_map_only(Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), out)
+def write_figures(figures: dict[str, ModelFigures]) -> None:
+    """Write the file: every distinct layout of attention layers once, then one model per line."""
+    layouts = sorted({figures[id_].attention for id_ in figures}, key=lambda layers: [astuple(one) for one in layers])
+    layers = [f"    {json.dumps([astuple(layer) for layer in layout])}" for layout in layouts]
+    models = [
+        f"    {json.dumps(id_)}: {json.dumps([one.parameters, one.flops, one.backward, layouts.index(one.attention)])}"
+        for id_, one in sorted(figures.items())
+    ]
+    parts = ['  "schema": 1', '  "attention": [\n' + ",\n".join(layers) + "\n  ]"]
+    FIGURES_FILE.write_text("{\n" + ",\n".join([*parts, '  "models": {\n' + ",\n".join(models) + "\n  }"]) + "\n}\n")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from vitattack.bench.model_figures import count_figures, figures_of, recorded_figures
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.count_figures import count_figures
+from vitattack.models.zoo.figures import figures_of, recorded_figures
 
 AGAIN = "run python benchmarks/record_model_figures.py"
 # One of every family of architectures that is cheap to build.
@@ -24,3 +28,13 @@ def test_every_model_that_can_be_built_has_figures() -> None:
         figures = figures_of(entry)
         # a gradient with respect to the image costs about a forward; attention pays for both of its factors
         assert figures is not None and 0.9 < figures.backward / figures.flops < 1.3, (entry.id, figures)
+
+
+def test_figures_are_known_without_torch() -> None:
+    code = (
+        "import sys; from vitattack.models.zoo.catalogue import zoo_entry; from vitattack.report.models import content;"
+        "from vitattack.models.zoo.figures import figures_of; entry = zoo_entry('tiny-vit');"
+        "assert len(content(entry, figures_of(entry))['figures']['attention']) == 6;"
+        "assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
