@@ -157,10 +157,11 @@ def _resolve(request: DataRequest, data_dir: Path | None, wanted: Preprocessing)
     if request.protocol is not None:
         return _protocol(request, request.protocol, data_dir, wanted)
     entry = DATA_SETS[request.name]
+    entry.check_part(request.part)
     name = f"{request.name}/{request.part}" if request.part not in ("", entry.default_part) else request.name
     if not entry.takes_transform:
         if request.transform is not None:
-            raise UsageError(f"'{request.name}' is used as it is: drop the transform @{request.transform[:40]}")
+            request.require_transform(request.transform)
         return _Resolved(name, name, entry.open(data_dir, request.part), "none", "data")
     return _open(entry, name, request, data_dir, wanted)
 

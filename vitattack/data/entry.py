@@ -77,8 +77,11 @@ class DataEntry(Protocol):
     def of_imagenet(self) -> bool:
         """Whether its classes are ImageNet-1k's or made of them, so that a 1000-way model can be evaluated on it."""
 
-    def check(self, data_dir: Path | None, part: str = "") -> None:
-        """Refuse an unknown part and missing files, without opening any."""
+    def check_part(self, part: str) -> None:
+        """Refuse a part that does not exist."""
+
+    def check_files(self, data_dir: Path | None, part: str = "") -> None:
+        """Refuse files that are missing, without opening any."""
 
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet: ...
 
@@ -100,20 +103,18 @@ class EntryDefaults:
     severities: bool = False
     of_imagenet: bool = False
 
-    def check(self, data_dir: Path | None, part: str = "") -> None:
-        refuse_part(part, self.summary)
+    def check_part(self, part: str) -> None:
+        if part:
+            raise UsageError(f"'{part[:40]}' is no part of '{self.summary}': write the name alone")
+
+    def check_files(self, data_dir: Path | None, part: str = "") -> None:
+        """All that is needed is there."""
 
     def location(self, data_dir: Path | None) -> str:
         return "embedded"
 
     def is_at_hand(self, data_dir: Path | None, part: str = "") -> bool:
         return True
-
-
-def refuse_part(part: str, summary: str) -> None:
-    """Refuse any part of a data set that has none."""
-    if part:
-        raise UsageError(f"'{part[:40]}' is no part of '{summary}': write the name alone")
 
 
 def check_count(count: int, expected: int, where: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.files import offline_variable
-from vitattack.data.entry import EntryDefaults, OpenedSet, check_count, refuse_part
+from vitattack.data.entry import EntryDefaults, OpenedSet, check_count
 
 
 def fetch_from_hub(repo: str, file: str) -> Path:
@@ -61,7 +61,6 @@ class EmbeddedSet(EntryDefaults):
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
         from vitattack.data.formats.row_sources import ParquetSource
 
-        self.check(data_dir, part)
         return OpenedSet(ParquetSource([EMBEDDED / self.file], "img", "label", self.num_classes))
 
 
@@ -77,8 +76,7 @@ class _OnHub(EntryDefaults):
     def origin(self) -> str:
         return f"huggingface.co/datasets/{self.repo}"
 
-    def check(self, data_dir: Path | None, part: str = "") -> None:
-        refuse_part(part, self.summary)
+    def check_files(self, data_dir: Path | None, part: str = "") -> None:
         if data_dir is None:
             return
         for file in self.file_names():
@@ -91,7 +89,7 @@ class _OnHub(EntryDefaults):
         """The files, fetched where no folder is given."""
         if data_dir is None:
             return [fetch_from_hub(self.repo, file) for file in self.file_names()]
-        self.check(data_dir)
+        self.check_files(data_dir)
         paths = [find_in_folder(data_dir, self.repo, file) for file in self.file_names()]
         return [path for path in paths if path is not None]
 
@@ -126,7 +124,6 @@ class HubSet(_OnHub):
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
         from vitattack.data.formats.row_sources import ParquetSource
 
-        refuse_part(part, self.summary)
         return OpenedSet(ParquetSource(self.paths(data_dir), self.image, self.label, self.num_classes))
 
 
@@ -146,7 +143,6 @@ class HubArrays(_OnHub):
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
         from vitattack.data.formats.arrays import npz_parts
 
-        refuse_part(part, self.summary)
         paths = self.paths(data_dir)
         source = npz_parts(paths, self.num_classes)
         check_count(len(source), self.rows, str(paths[0].parent))

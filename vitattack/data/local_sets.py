@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
-from vitattack.data.entry import EntryDefaults, OpenedSet, refuse_part
+from vitattack.data.entry import EntryDefaults, OpenedSet
 
 SEVERITIES = tuple("12345")
 # Opens what lies at a path: the part asked for, and the transform of its images.
@@ -33,7 +33,17 @@ class LocalSet(EntryDefaults):
     transform: str | None = None
     of_imagenet: bool = False
 
-    def check(self, data_dir: Path | None, part: str = "") -> None:
+    def check_part(self, part: str) -> None:
+        part = part or self.default_part
+        name, slash, severity = part.partition("/")
+        if self.parts and name not in self.parts:
+            fix = did_you_mean("part", name, self.parts) if name else f"name a part: {', '.join([*self.parts][:20])}"
+            raise UsageError(f"{self.summary}: {fix}")
+        if not self.parts or (slash and not self.severities):
+            super().check_part(part)
+        self._check_severity(name, slash + severity)
+
+    def check_files(self, data_dir: Path | None, part: str = "") -> None:
         self._find(data_dir, part or self.default_part)
 
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
@@ -50,14 +60,7 @@ class LocalSet(EntryDefaults):
         return bool(name or not self.parts) and self._existing(data_dir, name) is not None
 
     def _find(self, data_dir: Path | None, part: str) -> Path:
-        """Where the files of a part are; parts and severities that do not exist are refused first."""
-        name, slash, severity = part.partition("/")
-        if self.parts and name not in self.parts:
-            fix = did_you_mean("part", name, self.parts) if name else f"name a part: {', '.join([*self.parts][:20])}"
-            raise UsageError(f"{self.summary}: {fix}")
-        if not self.parts or (slash and not self.severities):
-            refuse_part(part, self.summary)
-        self._check_severity(name, slash + severity)
+        name = part.partition("/")[0]
         path = self._existing(data_dir, name)
         if path is None:
             places = " or ".join(self.parts.get(name) or self.places[:2])

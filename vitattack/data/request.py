@@ -18,6 +18,7 @@ Kind = Literal["set", "protocol", "folder", "npz", "imagenet-classes"]
 FOLDER: Kind = "folder"
 NPZ: Kind = "npz"
 CLASS_FILE: Kind = "imagenet-classes"
+PATH_KINDS = (FOLDER, NPZ, CLASS_FILE)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class DataRequest:
         """Whether the pixels depend on a transform: encoded images of any size do, arrays do not."""
         return self.kind != NPZ if self.entry is None else self.entry.takes_transform
 
+    def require_transform(self, transform: str) -> None:
+        """Refuse a transform for a set whose pixels are used as they are stored."""
+        if self.entry is not None and not self.takes_transform:
+            raise UsageError(f"'{self.name}' is used as it is: drop the transform @{transform[:40]}")
+
     @property
     def total(self) -> int | None:
         """The number of rows to choose from, where it is known without the files."""
@@ -56,14 +62,14 @@ class DataRequest:
 
 
 def read_request(text: str, limit: int | None = None) -> DataRequest:
-    """Take a data text apart; unknown names and malformed rows are refused."""
+    """Take a data text apart; unknown names are refused."""
     name, rows = split_rows(text)
     if limit is not None:
         if rows is not None:
             raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and a limit")
         rows = f":{limit}"
     kind, colon, path = name.partition(":")
-    if colon and kind in (FOLDER, NPZ, CLASS_FILE):
+    if colon and kind in PATH_KINDS:
         return _path_request(text, kind, path, rows)
     full, at, transform = name.partition("@")
     head, _, part = full.partition("/")
@@ -84,8 +90,7 @@ def check_data(
     request = read_request(text, limit)
     parse_transform(transform or "none")
     if request.transform is not None:
-        if request.entry is not None and not request.takes_transform:
-            raise UsageError(f"'{request.name}' is used as it is: drop the transform @{request.transform[:40]}")
+        request.require_transform(request.transform)
         parse_transform(request.transform)
     if request.rows is not None:
         parse_rows(request.rows)
@@ -94,7 +99,8 @@ def check_data(
     if request.entry is None:
         _check_path(request)
     else:
-        request.entry.check(data_dir, request.part)
+        request.entry.check_part(request.part)
+        request.entry.check_files(data_dir, request.part)
     return request
 
 

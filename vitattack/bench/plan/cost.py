@@ -10,13 +10,13 @@ from typing import Any
 from vitattack.attacks.price import Asked, Passes, Price, of_one_image
 from vitattack.bench.cells import Cell, cells
 from vitattack.bench.options import BenchOptions
-from vitattack.bench.plan import facts
 from vitattack.bench.plan.throughput import MeasuredRates, Rate
 from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
 from vitattack.bench.run.stored_cells import StoredCells
 from vitattack.bench.schema import Benchmark
 from vitattack.core.errors import UsageError
 from vitattack.core.words import names_a_file
+from vitattack.data.request import read_request
 from vitattack.models.weights.cache import weights_location
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
@@ -235,7 +235,7 @@ def to_fetch(model: str) -> int | None:
 
 
 def _notes(data: UnopenedData) -> list[str]:
-    known = facts.data_sets().get(data.name.partition("/")[0])
-    if known is None or known.origin.startswith("shipped"):
+    entry = read_request(data.name).entry
+    if entry is None or entry.origin.startswith("shipped"):
         return []
-    return [f"images of {data.name}: {known.origin}, or --data-dir"]
+    return [f"images of {data.name}: {entry.origin}, or --data-dir"]

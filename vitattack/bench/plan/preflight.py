@@ -10,11 +10,11 @@ from pathlib import Path
 from vitattack.bench.cells import Cell
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan.cost import needed_models, to_fetch
-from vitattack.bench.read.unopened_data import PATHS
 from vitattack.bench.schema import Benchmark
 from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, WrongThreat
+from vitattack.data.request import PATH_KINDS
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
@@ -115,4 +115,4 @@ def check_data(bench: Benchmark, cells: Sequence[Cell], data_dir: str | None) ->
             data.load_data(text, limit=limit, data_dir=folder, transform=transform, px=entry.input if entry else 224)
         except UsageError as error:
             kind = text.partition(":")[0]
-            raise UsageError(f"{bench.path}: {error}" if kind not in PATHS else str(error)) from error
+            raise UsageError(f"{bench.path}: {error}" if kind not in PATH_KINDS else str(error)) from error

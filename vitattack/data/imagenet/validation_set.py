@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitattack.core.errors import UsageError
-from vitattack.data.entry import EntryDefaults, OpenedSet, refuse_part
+from vitattack.data.entry import EntryDefaults, OpenedSet
 from vitattack.data.hub_sets import fetch_from_hub, find_in_folder, is_cached
 from vitattack.data.imagenet.classes import Classes
 from vitattack.data.labels.imagenet import validation_labels
@@ -44,8 +44,7 @@ class ValidationSet(EntryDefaults):
     def rows(self) -> int:
         return 50 * self.num_classes
 
-    def check(self, data_dir: Path | None, part: str = "") -> None:
-        refuse_part(part, self.summary)
+    def check_files(self, data_dir: Path | None, part: str = "") -> None:
         if data_dir is not None and _images_in(data_dir) is None and not _parquet_in(data_dir):
             raise UsageError(
                 f"'{data_dir}' has no ImageNet validation set: put ILSVRC2012_img_val.tar there, "
@@ -55,7 +54,7 @@ class ValidationSet(EntryDefaults):
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
         from vitattack.data.imagenet.validation import open_validation_images, open_validation_parquet
 
-        self.check(data_dir, part)
+        self.check_files(data_dir)
         path = _images_in(data_dir) if data_dir else None
         if path is not None:
             source = open_validation_images(path, transform, self.classes)
