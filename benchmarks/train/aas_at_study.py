@@ -1,12 +1,12 @@
-"""AAS-AT against its base at equal budget: 16 small models and an untrained one, in one script that goes on where it stopped.
+"""AAS-AT against its base at equal budget: 16 small models and an untrained one, in one resumable script.
 
     python benchmarks/train/aas_at_study.py --data-dir DATA --out runs/aas-at-study
     python benchmarks/train/aas_at_study.py --out runs/toy --toy
 
 Objectives pgd_at and trades; variants base, aas_at, random (scales drawn from the same prior without a search) and extra
 (more epochs than all searches of aas_at cost together); two seeds. Evaluated by worst(apgd_ce, apgd_t) on 500 test images
-with Wilson intervals, and exact McNemar tests of every variant against its base on the same images. What it prints is
-what belongs in the table, whatever it says.
+with Wilson intervals, and exact McNemar tests of every variant against its base on the same images. It prints the
+table of the study as it comes out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVENT = f"every={EVERY}, batches={BATCHES}, steps={STEPS}"
 
 @dataclass(frozen=True)
 class Size:
-    """How large the study is; the toy only shows that it runs."""
+    """Size of the study; the toy only shows that it runs."""
 
     images: int = 10_000
     epochs: int = 15
@@ -60,14 +60,14 @@ TOY = Size(
 def recipe_of(size: Size, objective: str, variant: str, seed: int) -> Recipe:
     inner = f"pgd(steps={INNER}, step=0.5" + (", loss=kl_to)" if objective == "trades" else ")")
     hooks = {"aas_at": (f"aas_at({EVENT})",), "random": (f"aas_at({EVENT}, random=True)",)}.get(variant, ())
-    held = size.images // 20
+    held_out = size.images // 20
     return Recipe(
         name=f"{objective}-{variant}-{seed}",
         summary="AAS-AT study",
         arch="small:tiny_vit_32",
         arch_kwargs=dict(size.arch),
-        data=f"{size.data}[random:{size.images + held}:0]",
-        validation=held,
+        data=f"{size.data}[random:{size.images + held_out}:0]",
+        validation=held_out,
         augment=("crop", "flip"),
         objective=f"{objective}(inner={inner})",
         hooks=(*hooks, "grad_clip(1.0)"),
@@ -81,7 +81,7 @@ def recipe_of(size: Size, objective: str, variant: str, seed: int) -> Recipe:
 
 
 def extra_epochs(size: Size) -> int:
-    """Whole epochs that cost at least as many passes as all searches: one search step is a pass, one batch INNER + 2."""
+    """Whole epochs that cost at least as many passes as all searches, at one pass per search step and INNER + 2 per batch."""
     events = (size.epochs - 1) // EVERY
     searches = events * BATCHES * (STEPS + 3)  # features of the reference, clean accuracy before and after
     return math.ceil(searches / (size.images // size.batch_size * (INNER + 2)))
@@ -93,9 +93,9 @@ def check_events(trained: TrainedRun) -> None:
         raise SystemExit(f"{trained.folder}: only {changed:.0f} events changed the scales, the study needs 3")
 
 
-def evaluated(size: Size, trained: TrainedRun, data_dir: Path | None, out: Path) -> Result:
+def evaluate_last(size: Size, trained: TrainedRun, data_dir: Path | None, out: Path) -> Result:
     options = FileOptions("small:tiny_vit_32", dict(size.arch), normalize="cifar10")
-    found = evaluate(
+    evaluation = evaluate(
         str(trained.last),
         size.attack,
         threat="linf:8/255",
@@ -105,7 +105,7 @@ def evaluated(size: Size, trained: TrainedRun, data_dir: Path | None, out: Path)
         threads=1,
         out=out / "evaluations",
     )
-    return found.results[0]
+    return evaluation.results[0]
 
 
 def row_of(name: str, result: Result, base: Result | None) -> dict[str, object]:
@@ -122,7 +122,7 @@ def row_of(name: str, result: Result, base: Result | None) -> dict[str, object]:
     return row
 
 
-def shown(row: dict[str, object]) -> str:
+def table_line(row: dict[str, object]) -> str:
     def interval(key: str) -> str:
         value, low, high = row[key]  # type: ignore[misc]
         return f"{value:.1%} ({low:.1%}-{high:.1%})"
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--toy", action="store_true", help="a few images of the embedded set: whether it runs")
+    parser.add_argument("--toy", action="store_true", help="run on a few embedded images, as a smoke test")
     args = parser.parse_args()
     size = TOY if args.toy else Size()
 
@@ -152,7 +152,7 @@ def main() -> None:
 
     rows = []
     untrained = run(replace(recipe_of(size, "pgd_at", "base", 0), name="untrained", epochs=0))
-    rows.append(row_of("untrained", evaluated(size, untrained, args.data_dir, args.out), None))
+    rows.append(row_of("untrained", evaluate_last(size, untrained, args.data_dir, args.out), None))
     for objective in ("pgd_at", "trades"):
         for seed in size.seeds:
             base: Result | None = None
@@ -160,15 +160,15 @@ def main() -> None:
                 trained = run(recipe_of(size, objective, variant, seed))
                 if variant in ("aas_at", "random"):
                     check_events(trained)
-                result = evaluated(size, trained, args.data_dir, args.out)
+                result = evaluate_last(size, trained, args.data_dir, args.out)
                 row = row_of(f"{objective} {variant} seed {seed}", result, base)
                 row["hours"] = trained.result["hours"]
                 base = result if variant == "base" else base
                 rows.append(row)
-                print(shown(row), flush=True)
+                print(table_line(row), flush=True)
     (args.out / "study.json").write_text(json.dumps(rows, indent=1))
     print("\n| model | n | clean | robust | against base (paired, exact McNemar) |\n|---|---|---|---|---|")
-    print("\n".join(map(shown, rows)))
+    print("\n".join(map(table_line, rows)))
 
 
 if __name__ == "__main__":

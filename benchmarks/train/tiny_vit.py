@@ -7,7 +7,7 @@
     python benchmarks/train/tiny_vit.py --data-dir CIFAR10_PARQUET --out runs/tiny-cnn --objective standard \
         --arch tiny_cnn_32 --epochs 15 --lr 4e-3
 
-One thread, bf16 autocast. Every epoch ends with an atomic checkpoint; the same command goes on from the last one.
+One thread, bf16 autocast. Every epoch ends with an atomic checkpoint; the same command resumes from the last one.
 N-FGSM: de Jorge et al., "Make Some Noise: Reliable and Efficient Single-Step Adversarial Training", NeurIPS 2022.
 """
 
@@ -41,7 +41,7 @@ def read_split(folder: Path, split: str) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def scale_queries(model: nn.Module, factor: float) -> None:
-    """Attention scores times a factor, in the weights: the planted saturation of `tiny-vit-saturated`."""
+    """Multiply attention scores through the query weights: the planted saturation of `tiny-vit-saturated`."""
     for block in model.blocks:
         width = block.attn.qkv.in_features
         block.attn.qkv.weight[:width] *= factor
@@ -105,7 +105,7 @@ def pgd_probe(model: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 1
 
 
 def rounded(value: Tensor) -> Tensor:
-    """As it is exported: float16, counters as they are."""
+    """Round floats to float16, as in the export; counters stay."""
     return value.half() if value.is_floating_point() else value
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--eps", type=float, default=8 / 255)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--init", type=Path, help="start from these weights instead of random ones")
-    parser.add_argument("--query-scale", type=float, default=1.0, help="multiply the queries of the start by this")
+    parser.add_argument("--query-scale", type=float, default=1.0, help="factor on the initial query weights")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitattack.models.victim import Victim
 from vitattack.train.hooks.base import RunState
-from vitattack.train.loop.reporter import Reporter
+from vitattack.train.loop.reporter import Reporter, Row
 from vitattack.train.options import SessionOptions
 from vitattack.train.recipe import Recipe
 from vitattack.train.run_folder import TrainedRun
@@ -44,7 +44,7 @@ def run(recipe: Recipe, out: Path, reporter: Reporter | None = None, **options: 
 
 
 class Affine(nn.Module):
-    """z = W x + b on one grey pixel per channel: small enough to differentiate by hand."""
+    """z = W x + b on one pixel: small enough to differentiate by hand."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -63,3 +63,28 @@ def affine(seed: int = 0) -> Victim:
 def run_state(victim: Victim, lr: float = 0.1, **changes: Any) -> RunState:
     settings: dict[str, Any] = {"eps": 0.1, "seed": 0, "epochs": 10, "steps": 4, **changes}
     return RunState(victim=victim, plain=victim, optimiser=torch.optim.SGD(victim.parameters(), lr=lr), **settings)
+
+
+class Killed(BaseException):
+    pass
+
+
+class KillAt(Reporter):
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, row: Row) -> None:
+        if row["step"] == self.at:
+            raise Killed
+
+
+class Hearing(Reporter):
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def run_fresh(recipe: Recipe, out: Path) -> TrainedRun:
+    return train(recipe, out=out, device="cpu", threads=1, fresh=True)

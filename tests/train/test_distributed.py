@@ -1,4 +1,4 @@
-"""Processes find each other wherever they compute."""
+"""Processes of one launch join each other, on any device."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_processes_that_cannot_find_each_other_do_not_train_one_by_one(monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="2 processes were started, and on mps they cannot agree"):
+    with pytest.raises(UsageError, match="2 processes were started, and on mps they cannot communicate"):
         join_processes()

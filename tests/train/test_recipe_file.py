@@ -1,4 +1,4 @@
-"""A recipe as a file and on the command line; every mistake is one line that names it."""
+"""Recipes from files and from the command line; every mistake is named in one line."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_equal_recipes_have_one_key_whatever_they_are_called() -> None:
         ("hooks: [1]", "hooks is a list of texts"),
         ("precision: fp8", "precision is fp32 or bf16, not 'fp8'"),
         ("share: 1.5", "share is from 0 to below 1"),
-        ("- a\n- b", "is no recipe"),
+        ("- a\n- b", "is not a recipe"),
         ("a: [", "is not readable YAML"),
         ("a: !!python/object/apply:os.system [x]", "is refused: write the plain value"),
         ("schema: 2", "this one reads schema: 1"),
         ("base: mine", "chains of them are short"),
         ("base: nothing", "unknown recipe 'nothing'"),
-        ("name: ../../x", "is no file name"),
+        ("name: ../../x", "cannot name a folder"),
         ("seed: -3", "seed is a whole number from 0 on"),
     ],
 )

@@ -1,9 +1,8 @@
-"""A run is the same whether it was killed, cut into pieces, or left alone."""
+"""Runs end in the same bits whether they were killed, resumed, or left alone."""
 
 from __future__ import annotations
 
 import csv
-import errno
 import json
 import os
 import signal
@@ -16,12 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.small_runs import SHAPE, STEPS, affine, run, small
-from vitattack.core.errors import UsageError, VitattackError
+from tests.train.small_runs import SHAPE, STEPS, KillAt, Killed, affine, run, run_fresh, small
+from vitattack.core.errors import UsageError
 from vitattack.train.export import register_best
-from vitattack.train.loop import early_stop
 from vitattack.train.loop.checkpoints import Checkpoints
-from vitattack.train.loop.early_stop import EarlyStop, TrainingStopped
 from vitattack.train.loop.initial_weights import run_key
 from vitattack.train.loop.reporter import Reporter, Row
 from vitattack.train.loop.session import Session
@@ -32,31 +29,10 @@ from vitattack.train.run_recipe import train
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Killed(BaseException):
-    pass
-
-
-class KillAt(Reporter):
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def step(self, row: Row) -> None:
-        if row["step"] == self.at:
-            raise Killed
-
-
-class Hearing(Reporter):
-    def __init__(self) -> None:
-        self.warned: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warned.append(text)
-
-
 def state(done: TrainedRun) -> dict[str, Any]:
-    found = Checkpoints(done.folder / "checkpoints").newest()
-    assert found is not None
-    content = found[1]
+    newest = Checkpoints(done.folder / "checkpoints").newest()
+    assert newest is not None
+    content = newest[1]
     content.pop("seconds")
     content["loop"]["tally"].pop("seconds", None)
     content["best"].pop("seconds")
@@ -71,12 +47,6 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    """Uninterrupted: crop and flip, stochastic depth, N-FGSM with a warm-up, AWP, a mean, clipping."""
-    return run(small(), tmp_path_factory.mktemp("whole"), save_every=4, log_every=1)
 
 
 def comparable(done: TrainedRun) -> list[dict[str, float]]:
@@ -145,10 +115,6 @@ def test_a_finished_run_is_not_made_again_unless_asked(tmp_path: Path) -> None:
     assert same(load_file(again.last), load_file(first.last))
 
 
-def run_fresh(recipe: Any, out: Path) -> TrainedRun:
-    return train(recipe, out=out, device="cpu", threads=1, fresh=True)
-
-
 def test_pieces_of_a_batch_add_up_to_the_batch(tmp_path: Path) -> None:
     plain = {"objective": "standard", "hooks": (), "epochs": 1, "optimiser": "sgd(lr=0.1)"}
     plain["arch_kwargs"] = SHAPE
@@ -165,76 +131,6 @@ def test_zero_epochs_export_the_first_weights(tmp_path: Path) -> None:
     assert done.epochs == () and done.last.read_bytes() == done.best.read_bytes()
     begun = run(small(epochs=0, init=str(done.last), seed=5), tmp_path)
     assert same(load_file(begun.last), load_file(done.last))
-
-
-def test_a_disk_that_fills_up_leaves_the_previous_checkpoint(
-    whole: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.fsync
-    calls = 0
-
-    def full(descriptor: int) -> None:
-        nonlocal calls
-        if "checkpoints" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
-            calls += 1
-            if calls == 5:  # a file and its folder each: the third checkpoint
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(VitattackError, match="No space left.*still there: free some space and run the same command"):
-        run(small(), tmp_path, save_every=4, log_every=1)
-    monkeypatch.undo()
-    (folder,) = tmp_path.iterdir()
-    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert names == ["step-000000004.pt", "step-000000008.pt"]
-    assert run(small(), tmp_path, save_every=4, log_every=1).last.read_bytes() == whole.last.read_bytes()
-
-
-def test_a_spoilt_checkpoint_is_passed_over(whole: TrainedRun, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        run(small(), tmp_path, KillAt(11), save_every=4, log_every=1)
-    (folder,) = tmp_path.iterdir()
-    newest = Checkpoints(folder / "checkpoints").paths()[-1]
-    newest.write_bytes(newest.read_bytes()[:1000])
-    hearing = Hearing()
-    assert run(small(), tmp_path, hearing, log_every=1).last.read_bytes() == whole.last.read_bytes()
-    assert hearing.warned == [f"{newest} cannot be read: going on from step-000000004.pt, before it"]
-
-
-def test_one_checkpoint_is_kept_beside_a_spoilt_one_that_claims_to_be_newer(tmp_path: Path) -> None:
-    store = Checkpoints(tmp_path, keep=1)
-    (tmp_path / "step-000000016.pt").write_bytes(b"spoilt")
-    (tmp_path / ".step-000000016.pt.tmp").write_bytes(b"left by a kill")
-    for step in (12, 13):
-        store.save(step, {"step": step})
-    found = store.newest()
-    assert found is not None and found[1]["step"] == 13
-    assert {path.name for path in tmp_path.iterdir()} == {"step-000000013.pt", "step-000000016.pt"}
-    many = Checkpoints(tmp_path, keep=4)
-    for step in (14, 15, 17):
-        many.save(step, {})
-    assert [path.name[-5:-3] for path in store.paths()] == ["14", "15", "16", "17"]
-
-
-@pytest.mark.parametrize("change", ["missing", "shape", "kind"])
-def test_a_checkpoint_of_another_model_under_this_name_is_said_in_one_line(tmp_path: Path, change: str) -> None:
-    recipe = small(epochs=1, hooks=(), validation=0)
-    with pytest.raises(Killed):
-        run(recipe, tmp_path, KillAt(5), save_every=4, log_every=1)
-    (folder,) = tmp_path.iterdir()
-    (path,) = Checkpoints(folder / "checkpoints").paths()
-    content = torch.load(path, weights_only=True)
-    if change == "missing":
-        del content["watch"]
-    elif change == "shape":
-        content["loop"]["victim"]["model.head.weight"] = torch.zeros(3, 3)
-    else:
-        content["loop"] = "nonsense"
-    torch.save(content, path)
-    with pytest.raises(UsageError, match=r"does not fit the recipe \(.*start over with --fresh"):
-        run(recipe, tmp_path)
-    assert run_fresh(recipe, tmp_path).last.is_file()
 
 
 def test_a_mistake_does_not_cost_a_finished_run(tmp_path: Path) -> None:
@@ -298,14 +194,6 @@ def test_a_result_says_what_its_best_weights_were_chosen_by(
     assert words in run(small(**{"epochs": 1, "hooks": (), **changes}), tmp_path).result["chosen_by"]
 
 
-def test_checkpoints_with_code_in_them_are_not_run(tmp_path: Path) -> None:
-    import pickle
-
-    (tmp_path / "step-000000001.pt").write_bytes(pickle.dumps(run))
-    with pytest.raises(UsageError, match="none of the checkpoints"):
-        Checkpoints(tmp_path).newest()
-
-
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     class Inner(Reporter):
         def step(self, row: Row) -> None:
@@ -315,69 +203,6 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
 
     with pytest.raises(Killed):
         run(small(), tmp_path, Inner(), log_every=1)
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_at_once(tmp_path: Path) -> None:
-    with pytest.raises(TrainingStopped, match="the loss of step .* lower the learning rate"):
-        run(small(optimiser="sgd(lr=1e30)", hooks=(), objective="standard"), tmp_path)
-
-
-def test_the_watch_knows_collapse_and_one_step_overfitting_from_slow_learning() -> None:
-    watch = EarlyStop(10)
-    rows = [(0.1, 0.1, 0.1), (0.3, 0.2, 0.22), (0.45, 0.3, 0.33), (0.5, 0.28, 0.36), (0.44, 0.2, 0.3)]
-    for clean, robust, one_step in rows:
-        assert watch.reason({"loss": 1.0, "clean": clean, "robust": robust, "one_step": one_step}) is None
-    overfitted = {"loss": 1.0, "clean": 0.6, "robust": 0.02, "one_step": 0.7}
-    assert "catastrophic overfitting: PGD-10 leaves 2.0% (once 30.0%)" in str(watch.reason(overfitted))
-    never_won = [(0.6, 0.04, 0.1), (0.6, 0.01, 0.3)]
-    for early, rows in (
-        (EarlyStop(10), never_won),
-        (EarlyStop(10, attacking=False), [(0.5, 0.3, 0.33), (0.8, 0, 0.3)]),
-    ):
-        for clean, robust, one_step in rows:
-            assert early.reason({"loss": 1.0, "clean": clean, "robust": robust, "one_step": one_step}) is None
-    from_the_start = {"loss": 1.0, "clean": 0.6, "robust": 0.01, "one_step": 0.5}
-    assert "one step leaves 50.0% and PGD-10 1.0%, which never was above 10%" in str(
-        EarlyStop(10).warning(from_the_start)
-    )
-    assert watch.warning(overfitted) is None and EarlyStop(10, attacking=False).warning(from_the_start) is None
-    assert EarlyStop(10).warning({**from_the_start, "one_step": 0.2}) is None
-    resumed = EarlyStop(10)
-    resumed.load_state_dict(watch.state_dict())
-    assert resumed.reason(overfitted) == watch.reason(overfitted)
-    assert "collapsed from 50.0% to 11.0%" in str(EarlyStop(10, clean=0.5).reason({"loss": 1.0, "clean": 0.11}))
-    assert "NaN" in str(watch.reason({"loss": float("nan")}))
-
-
-@pytest.mark.parametrize(("hooks", "heard"), [(("eps_warmup(2)",), 1), ((), 3)])
-def test_overfitting_from_the_first_epoch_is_warned_of_once_the_budget_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks: tuple[str, ...], heard: int
-) -> None:
-    monkeypatch.setattr(early_stop, "LEAST", 1.0)
-    monkeypatch.setattr(early_stop, "GAP", -1.0)
-    hearing = Hearing()
-    run(small(epochs=3, hooks=hooks), tmp_path, hearing)
-    assert len(hearing.warned) == heard and all("lie from the start" in text for text in hearing.warned)
-
-
-class Collapsed(EarlyStop):
-    def reason(self, numbers: dict[str, float]) -> str | None:
-        return "it went wrong" if numbers["epoch"] == 2 else None
-
-
-def test_a_stopped_run_keeps_its_best_weights_and_stops_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitattack.train.loop.session.EarlyStop", Collapsed)
-    for _ in range(2):
-        with pytest.raises(
-            TrainingStopped, match=r"stopped after epoch 2: it went wrong \(the best weights so far are"
-        ):
-            run(small(epochs=3), tmp_path)
-    (folder,) = tmp_path.iterdir()
-    assert (folder / "best.safetensors").is_file() and not (folder / "result.json").exists()
-
-    hearing = Hearing()
-    assert len(run(small(epochs=3), tmp_path, hearing, keep_going=True).epochs) == 3
-    assert hearing.warned == ["it went wrong"]
 
 
 @pytest.mark.parametrize(
@@ -391,7 +216,7 @@ def test_a_stopped_run_keeps_its_best_weights_and_stops_again(tmp_path: Path, mo
         ({"validation": 500}, "lower validation"),
         ({"arch_kwargs": {**SHAPE, "img_size": 64}}, "takes 64 px"),
         ({"normalize": "cifar"}, "normalize 'cifar' is not understood"),
-        ({"threat": "spatial"}, "training is against linf or l2"),
+        ({"threat": "spatial"}, "training takes linf or l2"),
         ({"data": "folder:/nowhere"}, "nowhere"),
     ],
 )

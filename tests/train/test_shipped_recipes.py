@@ -1,4 +1,4 @@
-"""The shipped recipes: every one is read, built part by part, and says where it comes from."""
+"""Shipped recipes: each is read, built part by part, and names its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan's figures against the model's own, and its hours against its steps."""
+"""Figures of a plan against those of the model, and its hours against its steps."""
 
 from __future__ import annotations
 

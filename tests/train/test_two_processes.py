@@ -1,4 +1,4 @@
-"""Several processes do what one does with the same batch."""
+"""Two processes train as one process does with the same batch."""
 
 from __future__ import annotations
 

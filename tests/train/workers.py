@@ -1,4 +1,4 @@
-"""One process of a run with several, started by torchrun: `python -m tests.train.workers CASE OUT`."""
+"""One process of a distributed run, started by torchrun: `python -m tests.train.workers CASE OUT`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = {
 
 
 class DieOnce(Reporter):
-    """The first incarnation is killed at a step; where torchrun starts another, it lives."""
+    """Kills the first incarnation of a worker at a step, and spares the one that torchrun starts next."""
 
     def step(self, row: Row) -> None:
         if row["step"] == 17 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":

@@ -14,7 +14,7 @@ PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy", "autoattack", 
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
-    """Versions, machine and numerics of this process and, in a checkout, the git state."""
+    """Versions, machine and numerics of this process, and the git state of a checkout."""
     return {
         "versions": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),

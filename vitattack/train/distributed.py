@@ -100,7 +100,7 @@ def join_processes(device: str = "auto") -> Processes:
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != state.num_processes:
         raise UsageError(
-            f"{started} processes were started, and on {own_device.type} they cannot agree: use --device cpu"
+            f"{started} processes were started, and on {own_device.type} they cannot communicate: use --device cpu"
         )
     if started > 1:
         atexit.register(_leave_group)

@@ -71,7 +71,7 @@ def lp_ball(text: str) -> LpBall:
     """Parse the threat of a recipe; training knows linf and l2 balls only."""
     threat = parse_threat(text)
     if not isinstance(threat, LpBall):
-        raise UsageError(f"threat: training is against linf or l2 budgets, not '{text}': write linf:8/255")
+        raise UsageError(f"threat: training takes linf or l2 budgets, not '{text}': write linf:8/255")
     return threat
 
 

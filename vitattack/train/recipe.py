@@ -71,7 +71,9 @@ class Recipe:
         if not 0 <= self.share < 1:
             raise UsageError(f"recipe '{self.name}': share is from 0 to below 1, not {self.share:g}")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,79}", self.name):
-            raise UsageError(f"recipe name '{printable(self.name)}' is no file name: use letters, digits and - _ .")
+            raise UsageError(
+                f"recipe name '{printable(self.name)}' cannot name a folder: use letters, digits and - _ ."
+            )
 
     def json(self) -> dict[str, Any]:
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]

@@ -41,7 +41,7 @@ def load_recipe(text: str, changes: Sequence[str] = ()) -> Recipe:
             content |= overrides
             continue
         if not equals:
-            raise UsageError(f"'{printable(change)}' is no change of a recipe: write key=value, such as epochs=20")
+            raise UsageError(f"'{printable(change)}' does not change a recipe: write key=value, such as epochs=20")
         content[key.strip()] = _parse_change(key, value)
     recipe = recipe_from_json(content)
     check_part_names(recipe)
@@ -84,7 +84,7 @@ def _read_shipped(path: Path) -> dict[str, Any]:
 def _read_keys(path: Path) -> dict[str, Any]:
     content = yaml_lines.load(path, "recipe").plain
     if not isinstance(content, dict):
-        raise UsageError(f"'{path.name}' is no recipe: write keys and values, such as objective: trades(beta=6)")
+        raise UsageError(f"'{path.name}' is not a recipe: write keys and values, such as objective: trades(beta=6)")
     if content.pop("schema", 1) != 1:
         raise UsageError(f"'{path.name}' is written for another version of vitattack: this one reads schema: 1")
     return content

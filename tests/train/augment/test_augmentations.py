@@ -1,4 +1,4 @@
-"""Augmentation against loops over single images, and against what may never happen to a pixel."""
+"""Augmentations against loops over single images, torchvision, and the range of pixels."""
 
 from __future__ import annotations
 

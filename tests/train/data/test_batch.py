@@ -1,4 +1,4 @@
-"""Noise and rows belong to a place in a batch, not to the process that works on it."""
+"""Noise and rows belong to a position in the batch, not to the process that works on it."""
 
 from __future__ import annotations
 

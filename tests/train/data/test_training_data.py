@@ -1,4 +1,4 @@
-"""Which rows make a batch, counted; and bulk reading against reading row by row."""
+"""Rows of every batch, counted, and bulk reading against reading row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AAS-AT events on a toy: when they fire, what they may change, and that the export is the trained model."""
+"""AAS-AT on a toy: its schedule, its bounds, and an export equal to the trained model."""
 
 from __future__ import annotations
 

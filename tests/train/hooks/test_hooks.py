@@ -1,4 +1,4 @@
-"""Hooks against values worked out by hand on a model of sixteen numbers."""
+"""Hooks against values computed by hand on a model of sixteen numbers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_awp_waits_for_its_epoch_and_names_what_it_cannot_find() -> None:
     assert torch.equal(victim.model.weight, before[0])
     with pytest.raises(UsageError, match="finds no parameter"):
         hook("awp(only='kernel')").start(run)
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         hook("awp(only='(')")
 
 

@@ -1,4 +1,4 @@
-"""Objectives against values worked out from their formulas, and the images they are taken on."""
+"""Objectives against values computed from their formulas, and the images they are trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TRADES asks for its clean answer once per step, and learns what it learns when it asks twice."""
+"""TRADES makes one clean forward per step, and learns exactly what it learns with two."""
 
 from __future__ import annotations
 

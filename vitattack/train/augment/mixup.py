@@ -35,7 +35,7 @@ class MixUp:
 
     def __call__(self, x: Tensor, y: Tensor, rng: BatchRng) -> tuple[Tensor, Tensor]:
         if y.dim() != 1:
-            raise UsageError("mixup finds labels mixed already: use it once")
+            raise UsageError("mixup was given labels that are mixed already: use it once")
         if len(x) % 2:
             raise UsageError(f"mixup pairs images and was given {len(x)}: use an even batch size")
         if int(y.max()) >= self.classes:

@@ -25,7 +25,7 @@ class Jitter:
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength <= 1:
-            raise UsageError(f"jitter({self.strength:g}) would turn colours round: use a number from 0 to 1")
+            raise UsageError(f"jitter({self.strength:g}) would invert colours: use a number from 0 to 1")
 
     def __call__(self, x: Tensor, y: Tensor, rng: BatchRng) -> tuple[Tensor, Tensor]:
         x = as_float(x)

@@ -93,7 +93,7 @@ def _check_single_attack(objective: Objective, name: str) -> None:
     """Refuse attacks made of several: gates and masks have a row for every image, and those ask about some of them."""
     attack = objective.inner_attack
     if attack is not None and not isinstance(attack, Gradient):
-        raise UsageError(f"{name} weakens a single gradient attack, and not several in one: use inner=pgd(steps=10)")
+        raise UsageError(f"{name} weakens a single gradient attack, not several in one: use inner=pgd(steps=10)")
 
 
 @dataclass(frozen=True)

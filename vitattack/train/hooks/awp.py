@@ -32,7 +32,7 @@ class Awp(Hook):
         try:
             self._pattern = re.compile(self.only)
         except re.error as error:
-            raise UsageError(f"awp(only=...) is no regular expression ({error}): write 'weight'") from error
+            raise UsageError(f"awp(only=...) is not a regular expression ({error}): write 'weight'") from error
 
     def start(self, run: RunState) -> None:
         if not self._chosen(run.victim):

@@ -60,7 +60,7 @@ class EarlyStop:
             return None
         return (
             f"one step leaves {one_step:.1%} and PGD-10 {robust:.1%}, which never was above {LEAST:.0%}: if this stays, "
-            "one-step gradients lie from the start; use fgsm(kind=n) with more noise, or pgd_at with 2 steps"
+            "one-step gradients mislead from the start; use fgsm(kind=n) with more noise, or pgd_at with 2 steps"
         )
 
     def state_dict(self) -> dict[str, Any]:

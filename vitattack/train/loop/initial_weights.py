@@ -51,7 +51,7 @@ def load_initial_weights(
     elif text.endswith(SUFFIXES):
         state = read_state(Path(text))
     else:
-        raise UsageError(f"init '{text}' is no model of the zoo, timm:ARCH.TAG or weights file: correct init")
+        raise UsageError(f"init '{text}' is not a zoo model, timm:ARCH.TAG or weights file: correct init")
     floats = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     floats = adapt(floats, Target(model, normalize), adapters)
     own = model.state_dict()

@@ -77,5 +77,5 @@ def read_rows(path: Path) -> list[Row]:
 
 def _drop_rows_after(path: Path, step: int) -> None:
     if path.exists():
-        kept = [row for row in read_rows(path) if row.get("step", 0) <= step]
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+        rows = [row for row in read_rows(path) if row.get("step", 0) <= step]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -62,8 +62,10 @@ class Session(Observer):
         if stored is not None:
             path, state = stored
             if state.get("recipe") != self.key or state.get("data") != self.digest:
-                what = "data" if state.get("recipe") == self.key else "recipe"
-                raise UsageError(f"{path} was made with another {what}: give another --out, or start over with --fresh")
+                changed = "data" if state.get("recipe") == self.key else "recipe"
+                raise UsageError(
+                    f"{path} was made with another {changed}: give another --out, or start over with --fresh"
+                )
             try:
                 self._load(state)
             except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

@@ -29,9 +29,9 @@ def parameter_groups(model: nn.Module, lr: float, decay: float, layers: float = 
     else:
         groups = param_groups_weight_decay(model, decay, no_weight_decay_list=no_decay)
     if not groups:
-        raise UsageError("the model has no parameter that learns: thaw some")
+        raise UsageError("the model has no trainable parameter: unfreeze some")
     if layers < 1 and len({group["lr_scale"] for group in groups}) == 1:
-        raise UsageError("the model does not say which of its parameters lie how deep: use layers=1")
+        raise UsageError("timm cannot tell how deep in the model its parameters lie: use layers=1")
     for group in groups:
         group["peak"] = group["lr"] = lr * group.pop("lr_scale", 1.0)
     return groups

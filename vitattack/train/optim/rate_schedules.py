@@ -56,7 +56,7 @@ class Cosine:
     def __post_init__(self) -> None:
         _check_shares(warmup=self.warmup, start=self.start, floor=self.floor, cooldown=self.cooldown)
         if self.warmup + self.cooldown > 1:
-            raise UsageError("warmup and cooldown together are more than the run: lower one of them")
+            raise UsageError("warmup and cooldown add up to more than the run: lower one of them")
 
     def __call__(self, step: int, total: int) -> float:
         at = step / total
