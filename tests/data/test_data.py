@@ -318,7 +318,7 @@ def test_the_hub_is_asked_only_where_it_may_and_can_be(
         raise OSError("no")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    monkeypatch.setattr("vitattack.models.weights.hub.unreachable", lambda: lost)
+    monkeypatch.setattr("vitattack.models.weights.hub.unreachable_host", lambda: lost)
     monkeypatch.setenv("VITATTACK_OFFLINE", offline)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(UsageError, match=rf"cannot fetch uoft-cs/cifar10 from the hub \({reason}\)"):

@@ -20,7 +20,7 @@ def fetch_from_hub(repo: str, file: str) -> Path:
     from vitattack.models.weights import hub
 
     forbidden = offline_variable()
-    lost = None if forbidden else hub.unreachable()
+    lost = None if forbidden else hub.unreachable_host()
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it reports every retry; the one line below is enough

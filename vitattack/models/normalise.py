@@ -1,4 +1,4 @@
-"""Normalisations by name: they belong to a checkpoint, never to an architecture."""
+"""Normalisations by name; they belong to a checkpoint, never to an architecture."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NORMALISERS: dict[str, Normaliser | None] = {
 
 
 def is_normaliser(mean: Sequence[float], std: Sequence[float]) -> bool:
-    """Whether a mean and a standard deviation can normalise images: of 1 or 3 channels, finite, nothing divided by 0."""
+    """Whether a mean and a standard deviation can normalise images: 1 or 3 channels, finite, no division by 0."""
     values = [*mean, *std]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
     return numbers and len(mean) in (1, 3) and len(std) == len(mean) and min(std) > 0
 
 
 def parse_normaliser(text: str) -> Normaliser | None:
-    """Mean and standard deviation of `imagenet`, `half` and so on, or of MEAN,MEAN,MEAN/STD,STD,STD; None for [0,1]."""
+    """Parse `imagenet`, `half` and so on, or MEAN,MEAN,MEAN/STD,STD,STD; None stands for plain [0,1]."""
     if text in NORMALISERS:
         return NORMALISERS[text]
     try:

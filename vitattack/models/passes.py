@@ -1,4 +1,4 @@
-"""Passes counted from outside, by hooks: the same count for our attacks and for anybody else's."""
+"""Counts of forwards and backwards by hooks, equal for our attacks and foreign ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Passes:
-    """Rows sent forwards through a module, and rows whose gradient came back through its output."""
+    """Rows that went forward through a module, and rows whose gradient came back through its output."""
 
     def __init__(self) -> None:
         self.forwards = 0
@@ -29,6 +29,7 @@ class Passes:
 
 @contextmanager
 def counting_passes(module: nn.Module) -> Iterator[Passes]:
+    """Count the passes through a module inside the block."""
     passes = Passes()
     handle = module.register_forward_hook(passes._forward)
     try:
@@ -38,10 +39,10 @@ def counting_passes(module: nn.Module) -> Iterator[Passes]:
 
 
 def spread_passes(total: int, claimed: Tensor) -> Tensor:
-    """(B,) passes per sample that add up to the counted total.
+    """Return (B,) passes per sample that add up to the counted total.
 
-    An attack knows which sample each pass was for and says so; the counter knows how many there were. Where the claims
-    fall short (a foreign attack claims nothing) the difference is spread evenly.
+    An attack claims passes for each sample; the counter knows how many there were. Where the claims fall short (a
+    foreign attack claims none) the difference is spread evenly.
     """
     gap = total - int(claimed.sum())
     if gap == 0 or len(claimed) == 0:

@@ -1,4 +1,4 @@
-"""The model under attack: pixels in [0,1] to logits, normalisation inside, left exactly as it was found."""
+"""The victim: the model under attack, from pixels in [0,1] to logits, with its normalisation inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.models.base import Attackable
 
-# Images that went through a normaliser and back miss the box by rounding; more than this is another scale.
+# Images that were normalised and back leave the box by rounding errors; more than this is another scale.
 PIXEL_TOLERANCE = 1e-4
 
 
@@ -49,7 +49,7 @@ class Victim(Attackable):
         return _logits(self.model((x - self.mean) / self.std if self.normalises else x), self.name)
 
     def grey(self, count: int = 1) -> Tensor:
-        """Grey images of the right shape, type and place, for probing forwards."""
+        """Return grey images of the right shape, dtype and device, for trial forwards."""
         shape = (count, self.channels, self.input_size, self.input_size)
         return torch.full(shape, 0.5, device=self.mean.device, dtype=self.mean.dtype)
 
@@ -71,7 +71,7 @@ class View(Attackable):
 
 
 def _logits(out: object, name: str) -> Tensor:
-    """The tensor itself, or the `logits` of an output object as Hugging Face models give them."""
+    """Return an output tensor, or the `logits` of an output object as Hugging Face models return it."""
     logits = out if isinstance(out, Tensor) else getattr(out, "logits", None)
     if not isinstance(logits, Tensor):
         raise UsageError(f"model '{name}' returns {type(out).__name__}, not a tensor of logits: wrap it")
@@ -79,22 +79,22 @@ def _logits(out: object, name: str) -> Tensor:
 
 
 def as_victim(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
-    """Any module as a victim; one image of `x` tells the number of classes."""
+    """Wrap a module as a victim; its number of classes is read off the logits of one image of `x`."""
     if isinstance(module, Victim):
         return module
-    called = name or type(module).__name__
+    name = name or type(module).__name__
     check_floats(module)
     with frozen(module), torch.no_grad():
-        logits = _logits(module(x[:1]), called)
+        logits = _logits(module(x[:1]), name)
     if logits.dim() != 2:
         raise UsageError(
             f"the model returns {tuple(logits.shape)} for one image, not (1, classes): wrap it so that it gives logits"
         )
-    return Victim(module, name=called, num_classes=logits.shape[1], input_size=x.shape[-1], channels=x.shape[1])
+    return Victim(module, name=name, num_classes=logits.shape[1], input_size=x.shape[-1], channels=x.shape[1])
 
 
 def check_floats(module: nn.Module) -> None:
-    """Verdicts are those of the fp32 model: another precision is another model."""
+    """Refuse weights of another precision than fp32, in which verdicts are given: they make another model."""
     for parameter in module.parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
@@ -111,7 +111,7 @@ def _is_plain(value: object) -> bool:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Eval mode, no parameter gradients, one attention kernel for everybody; all of it restored afterwards."""
+    """Put a module in eval mode without parameter gradients, on one attention kernel; restore everything afterwards."""
     training = [m for m in module.modules() if m.training]
     learning = [p for p in module.parameters() if p.requires_grad]
     fastpath = torch.backends.mha.get_fastpath_enabled()
@@ -119,7 +119,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
         submodule.training = False
     for parameter in learning:
         parameter.requires_grad_(False)
-    # The fused inference path of nn.MultiheadAttention gives other roundings than the one gradients take.
+    # The fused inference path of nn.MultiheadAttention rounds differently from the one that gradients take.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
@@ -132,10 +132,10 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 
 def model_digest(module: nn.Module, *, parameters: bool = True) -> str:
-    """sha256 of what the model computes with; `parameters=False` for the buffers alone.
+    """Return the sha256 of a model; `parameters=False` hashes the buffers alone.
 
-    Tensors go in by name, dtype, shape and bytes, and so do the plain settings of every module (heads, activation): two
-    models with equal weights may be different functions.
+    Tensors are hashed by name, dtype, shape and bytes, and so are the plain settings of every module (heads,
+    activation): two models with equal weights may be different functions.
     """
     named = list(module.named_buffers()) + (list(module.named_parameters()) if parameters else [])
     hasher = hashlib.sha256()
@@ -151,7 +151,7 @@ def model_digest(module: nn.Module, *, parameters: bool = True) -> str:
 
 
 def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:
-    """The images inside [0,1], and how many needed a nudge; anything beyond rounding is refused."""
+    """Return the images clamped to [0,1] and how many were not inside; refuse more than rounding errors."""
     if not torch.isfinite(x).all():
         raise UsageError(f"{what} hold NaN or infinite pixels: repair the images")
     low, high = float(x.min()), float(x.max())
@@ -163,7 +163,7 @@ def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:
 
 
 def check_forward(victim: Victim) -> None:
-    """One forward of a grey image: shape and finiteness of the output, before any work is spent."""
+    """Try one forward of grey images and check the shape and finiteness of the logits before any work is spent."""
     try:
         with frozen(victim), torch.no_grad():
             logits = victim(victim.grey(2))

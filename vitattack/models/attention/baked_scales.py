@@ -1,8 +1,8 @@
-"""Attention scales that belong to a model: put in, worked into its query weights, or kept beside them in its state.
+"""Attention scales that are part of a model: installed, folded into its query weights, or saved beside them.
 
 A model with scales has a tensor `attention_scales`, (L,) or (L, H), in its state, and every forward multiplies the
-attention scores by it. AAS-AT trains such models. Where queries are a plain linear map, `fold` makes an ordinary
-checkpoint of one; elsewhere the adapter `attention-scales` puts the scales back when the weights are loaded.
+attention scores by it. AAS-AT trains such models. Where queries are a plain linear map, `fold_scales` turns one into
+an ordinary checkpoint; elsewhere the adapter `attention-scales` restores the scales when the weights are loaded.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from vitattack.models.weights.adapters import State, Target
 
 SCALES = "attention_scales"
 ADAPTER = "attention-scales"
-# In float64 an identity holds far better than this, and a bias that is not scaled misses it by far.
+# Relative error in float64: an exact fold stays far below it, one that leaves a bias unscaled far above.
 IDENTITY = 1e-9
 
 
 def install_scales(
     model: nn.Module, scales: Tensor, layers: AttentionMap | None = None, *, learn: bool = False
 ) -> None:
-    """From now on the model's forwards multiply attention scores by its own tensor `attention_scales`.
+    """Give a model a tensor `attention_scales` that all its forwards multiply the attention scores by.
 
-    Layers that are not given are looked for in the first forward.
+    Layers that are not given are detected in the first forward.
     """
     if scales_of(model) is not None:
         raise UsageError("the model has attention scales already: change their values in place")
@@ -50,13 +50,12 @@ def install_scales(
 
 
 def scales_of(model: nn.Module) -> Tensor | None:
-    """The model's own attention scales, None for a model without."""
-    found = getattr(model, SCALES, None)
-    return found if isinstance(found, Tensor) else None
+    """Return the model's own attention scales, None for a model without."""
+    return model._parameters.get(SCALES, model._buffers.get(SCALES))
 
 
 def remove_scales(model: nn.Module) -> None:
-    """An ordinary model again, with whatever weights it has."""
+    """Make a model ordinary again; its weights stay as they are."""
     delattr(model, SCALES)
 
 
@@ -67,7 +66,7 @@ def _enter(model: Any, args: tuple[Any, ...]) -> None:
     if model._attention_layers is None:
         model._attention_layers = _PROBING
         try:
-            # In a thread of its own: a probe or tap around this forward must not count the one inside it.
+            # In a thread of its own: a probe or tap around this forward must not see the one inside it.
             with ThreadPoolExecutor(1) as alone:
                 model._attention_layers = alone.submit(attention_layers, model, args[0]).result()
         except BaseException:
@@ -86,10 +85,10 @@ _PROBING = AttentionMap("", (), (), (), frozenset())
 
 
 def fold_scales(model: nn.Module, x: Tensor) -> bool:
-    """Works the scales into query weights and biases and takes them off; False, and no change, where that is not exact.
+    """Fold the scales into query weights and biases and remove them; return False and change nothing if not exact.
 
-    What is exact is not looked up but tried on the images x, in float64: normalised queries, position biases and weights
-    laid out in another way all show.
+    Exactness is tested on the images x in float64, which reveals normalised queries, position biases and weights in
+    another layout.
     """
     scales = scales_of(model)
     if scales is None:
@@ -112,11 +111,11 @@ def fold_scales(model: nn.Module, x: Tensor) -> bool:
 def _scale_queries(model: nn.Module, layers: AttentionMap, scales: Tensor) -> bool:
     modules = dict(model.named_modules())
     for layer in layers.layers:
-        found = query_rows(modules[layer.name])
-        if not found:
+        projections = query_rows(modules[layer.name])
+        if not projections:
             return False
         factor = scales[layer.number]
-        for tensor, rows in found:
+        for tensor, rows in projections:
             if factor.dim():
                 if rows % layer.heads:
                     return False
@@ -128,12 +127,12 @@ def _scale_queries(model: nn.Module, layers: AttentionMap, scales: Tensor) -> bo
 
 
 def adapters_of(names: Container[str]) -> tuple[str, ...]:
-    """What a zoo entry must say beside weights with these names."""
+    """Return the adapters that a zoo entry needs for weights with these names."""
     return (ADAPTER,) if SCALES in names else ()
 
 
 def attention_scales(state: State, target: Target) -> State:
-    """Attention scales saved with the weights (AAS-AT): the model will multiply its attention scores by them."""
+    """Install attention scales that were saved with the weights (AAS-AT)."""
     scales = state.get(SCALES)
     if scales is None:
         raise UsageError(f"the adapter '{ADAPTER}' finds no tensor named {SCALES} in the file: drop it")

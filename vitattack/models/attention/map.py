@@ -1,4 +1,4 @@
-"""What is known of a model's attention: its layers in call order, and the scales that fit them."""
+"""The attention layers of a model in call order, and the scales that fit them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.core.errors import UsageError
 
 Per = Literal["layer", "head", "sample"]
-# (softmax call that follows, how many additions since the last projection or product)
+# (number of the softmax call that follows, additions since the last projection or product)
 Place = tuple[int, int]
 
 
@@ -30,23 +30,25 @@ class AttentionLayer:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What a probing forward found: attention layers, softmaxes that are none, and where masks are added."""
+    """The result of a probe: attention layers, softmaxes that are not attention, and additions of masks."""
 
     model: str
     layers: tuple[AttentionLayer, ...]
     ignored: tuple[tuple[str, str], ...]  # (module, reason)
-    calls: tuple[int | None, ...]  # per softmax call: the layer's number, None where ignored
-    masks: frozenset[Place]  # the additions that put a mask into scores
+    calls: tuple[int | None, ...]  # per softmax call: the number of its layer, None where ignored
+    masks: frozenset[Place]  # additions of a mask to scores
 
     def __len__(self) -> int:
         return len(self.layers)
 
     def require(self, purpose: str) -> None:
+        """Raise a UsageError for a model without attention."""
         if not self.layers:
             raise UsageError(f"model '{self.model}' has no attention softmax, so {purpose}: give a transformer")
 
 
 def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:
+    """Raise a UsageError if scales do not have the shape that the layers need."""
     layers.require("there is nothing to rescale")
     count, heads = len(layers), max(layer.heads for layer in layers.layers)
     wanted = {"layer": f"({count},)", "head": f"({count}, {heads})", "sample": f"(B, {count})"}
@@ -64,14 +66,14 @@ def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:
 
 
 def broadcast_scales(scales: Tensor, per: Per, layer: AttentionLayer, scores: Tensor) -> Tensor:
-    """The layer's factor, in a shape that broadcasts over its scores or its q."""
+    """Return the factor of a layer in a shape that broadcasts over its scores or its q."""
     lead, ones = scores.shape[0], [1] * scores.dim()
     if per == "layer":
         return scales[layer.number].to(scores.dtype)
     if per == "sample":
         if lead % len(scales):
             raise UsageError(f"scales are for {len(scales)} samples, the batch has another size: cut them alike")
-        # Windows and folded heads lie inside the sample: the batch is the outermost axis everywhere.
+        # Windows and heads are folded inside the sample: the batch is always the outermost axis.
         factor, ones[0] = scales[:, layer.number].repeat_interleave(lead // len(scales)), lead
         return factor.to(scores.dtype).view(ones)
     factor = scales[layer.number, : layer.heads]

@@ -1,4 +1,4 @@
-"""Which rows of which tensors make the queries and keys of an attention module, by the customary names."""
+"""The projections of an attention module to queries and keys, found by their customary names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-# A projection by the name it usually has, and what its rows make in equal parts.
-MAKES = {
+# Customary names of projections, and what equal parts of their rows project to.
+PROJECTS_TO = {
     "qkv": "qkv",
     "in_proj": "qkv",
     "q": "q",
@@ -30,23 +30,25 @@ class Rows(NamedTuple):
 
 
 def query_rows(module: nn.Module) -> list[Rows]:
-    """The weights and biases that make queries: scaled by s, they scale the attention scores by s."""
-    return [Rows(tensor, len(tensor) // len(makes)) for makes, tensor in _projections(module) if makes.startswith("q")]
+    """Return the weights and biases that project to queries; scaling them by s scales the attention scores by s."""
+    return [
+        Rows(tensor, len(tensor) // len(targets)) for targets, tensor in _projections(module) if targets.startswith("q")
+    ]
 
 
 def query_and_key_weights(module: nn.Module) -> list[Rows]:
-    """The weights, without biases, that make queries or keys."""
+    """Return the weights, without biases, that project to queries or keys."""
     return [
-        Rows(tensor, len(tensor) * len(makes.replace("v", "")) // len(makes))
-        for makes, tensor in _projections(module)
+        Rows(tensor, len(tensor) * len(targets.replace("v", "")) // len(targets))
+        for targets, tensor in _projections(module)
         if tensor.ndim > 1
     ]
 
 
 def _projections(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """`qkv.weight`, `in_proj_weight` and `q_bias` alike: what the rows make, and the tensor."""
+    """Yield the targets and the tensor of each projection: `qkv.weight`, `in_proj_weight`, `q_bias` and the like."""
     for name, tensor in module.named_parameters():
         *words, kind = re.sub(r"_(weight|bias)$", r".\1", name).split(".")
-        makes = next((MAKES[word] for word in words if word in MAKES), None)
-        if makes is not None and kind in ("weight", "bias"):
-            yield makes, tensor
+        targets = next((PROJECTS_TO[word] for word in words if word in PROJECTS_TO), None)
+        if targets is not None and kind in ("weight", "bias"):
+            yield targets, tensor

@@ -1,4 +1,4 @@
-"""The arguments of one scaled_dot_product_attention, and the scores that its kernel never shows."""
+"""Arguments of a call of scaled_dot_product_attention, and the scores that its kernel does not expose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass
 class Sdpa:
-    """One call. q and the mask may be replaced before it runs."""
+    """One call, whose q and mask may be replaced before it runs."""
 
     q: Tensor
     k: Tensor
@@ -25,6 +25,7 @@ class Sdpa:
 
     @classmethod
     def of(cls, args: Any, kwargs: Any) -> Sdpa:
+        """Read the arguments of a call."""
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         q, k, v = (given.pop(name) for name in names[:3])
@@ -32,11 +33,13 @@ class Sdpa:
         return cls(q, k, v, mask, dropout, causal, given.pop("scale", None), given)
 
     def run(self, func: Any) -> Tensor:
+        """Run the call as it is now."""
         scale = {} if self.scale is None else {"scale": self.scale}
         out: Tensor = func(self.q, self.k, self.v, self.mask, self.dropout, self.causal, **scale, **self.rest)
         return out
 
     def scores(self, dtype: torch.dtype | None = None) -> Tensor:
+        """Compute the scores explicitly, masks included."""
         q, k = (self.q, self.k) if dtype is None else (self.q.detach().to(dtype), self.k.detach().to(dtype))
         if self.rest.get("enable_gqa") and k.shape[-3] != q.shape[-3]:
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
@@ -49,16 +52,18 @@ class Sdpa:
         return z
 
     def exact(self) -> Tensor:
+        """Compute the scores in float64."""
         return self.scores(torch.float64)
 
     def forbidden(self, mask: Tensor | None) -> Tensor | None:
+        """Return True where an entry is masked; `mask` is the additive one, if it is known."""
         shape = (*self.q.shape[:-1], self.k.shape[-2])
-        found = None
+        forbidden = None
         if self.mask is not None and self.mask.dtype == torch.bool:
-            found = (~self.mask).expand(shape)
+            forbidden = (~self.mask).expand(shape)
         elif mask is not None:
-            found = (mask != 0).expand(shape)
+            forbidden = (mask != 0).expand(shape)
         if self.causal:
             later = torch.ones(shape, dtype=torch.bool, device=self.q.device).triu(1)
-            found = later if found is None else found | later
-        return found
+            forbidden = later if forbidden is None else forbidden | later
+        return forbidden

@@ -1,7 +1,7 @@
-"""What is done to the names, and at times the shapes, of a checkpoint before it is loaded strictly.
+"""Adapters: changes to the tensor names, and at times the shapes, of a checkpoint before it is loaded strictly.
 
-An adapter is named in a zoo entry or by `--adapter`. It is given the state and the model that will take it, and answers
-with a state; what it does not know it leaves alone, and strict loading has the last word.
+An adapter is named in a zoo entry or by `--adapter`. It maps a state and the model that will load it to a new state and
+leaves tensors it does not know alone; strict loading has the last word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Target:
-    """The model a state is for, and the normalisation its entry declares."""
+    """The model that will load a state, and the normalisation declared for it."""
 
     model: nn.Module
     normalize: Normaliser | None
@@ -36,7 +36,7 @@ ADAPTERS.add("attention-scales", "vitattack.models.attention.baked_scales:attent
 
 
 def adapt(state: Mapping[str, Tensor], target: Target, names: Sequence[str]) -> State:
-    """The state after every named adapter, in order."""
+    """Apply the named adapters to a state, in order."""
     adapted = dict(state)
     for name in names:
         adapted = ADAPTERS[name](adapted, target)
@@ -45,27 +45,27 @@ def adapt(state: Mapping[str, Tensor], target: Target, names: Sequence[str]) -> 
 
 @ADAPTERS.register("swin")
 def swin(state: State, target: Target) -> State:
-    """Swin states of the original code and of timm before 0.9: timm moved the down-sampling to the next stage."""
+    """Rename Swin states of the original code and of timm before 0.9, where down-sampling ended the previous stage."""
     from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 
     if not isinstance(target.model, SwinTransformer):
         raise UsageError("the adapter 'swin' is for timm's Swin transformers: drop it")
-    return _renamed(state, checkpoint_filter_fn(dict(state), target.model), "swin")
+    return _refuse_resampling(state, checkpoint_filter_fn(dict(state), target.model), "swin")
 
 
 @ADAPTERS.register("timm")
 def timm_filter(state: State, target: Target) -> State:
-    """What timm itself does to weights of the model's family, such as splitting class attention; never resampling."""
+    """Apply timm's own filter for the model's family, such as splitting class attention; resampling is refused."""
     module: Any = sys.modules[type(target.model).__module__]
     rename = getattr(module, "checkpoint_filter_fn", None)
     if rename is None:
         return state
     options = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(rename).parameters else {}
-    return _renamed(state, rename(dict(state), target.model, **options), "timm")
+    return _refuse_resampling(state, rename(dict(state), target.model, **options), "timm")
 
 
-def _renamed(before: State, after: Mapping[str, Tensor], name: str) -> State:
-    """timm's filters resize silently what does not fit; a benchmark must not."""
+def _refuse_resampling(before: State, after: Mapping[str, Tensor], name: str) -> State:
+    """Refuse tensors that were resized: timm's filters do so silently, a benchmark must not."""
     untouched = set(map(id, before.values()))
     for key, tensor in after.items():
         same = before.get(key)
@@ -78,19 +78,19 @@ def _renamed(before: State, after: Mapping[str, Tensor], name: str) -> State:
 
 
 @ADAPTERS.register("normaliser")
-def normaliser(state: State, target: Target) -> State:
-    """A normaliser saved as the model's first layer (0.mean, 0.std, 1.*): checked against the declared one, dropped."""
+def drop_normaliser(state: State, target: Target) -> State:
+    """Drop a normaliser saved as the first layer (0.mean, 0.std, 1.*) after comparing it with the declared one."""
     for layer, inner in (("0.", "1."), ("normalize.", "model.")):
         mean, std = state.get(layer + "mean"), state.get(layer + "std")
         if mean is None or std is None:
             continue
         declared = target.normalize or ((0.0,) * mean.numel(), (1.0,) * std.numel())
-        for found, wanted in zip((mean, std), declared, strict=True):
-            values = [float(v) for v in found.flatten()]
+        for saved, wanted in zip((mean, std), declared, strict=True):
+            values = [float(v) for v in saved.flatten()]
             if len(values) != len(wanted) or any(abs(a - b) > 1e-3 for a, b in zip(values, wanted, strict=True)):
                 shown = ", ".join(f"{v:.4g}" for v in values)
                 raise UsageError(
-                    f"the file normalises with {layer}mean or std {shown}, which is not what is declared: correct --normalize"
+                    f"the file normalises with {layer}mean or std {shown}, which is not the declared one: correct --normalize"
                 )
         return {key.removeprefix(inner): t for key, t in state.items() if not key.startswith(layer)}
     return state
@@ -98,7 +98,7 @@ def normaliser(state: State, target: Target) -> State:
 
 @ADAPTERS.register("vit-patch")
 def vit_patch(state: State, target: Target) -> State:
-    """A plain ViT for larger patches and images, made to fit: the patch kernel is folded, positions interpolated."""
+    """Fit a plain ViT for larger patches and images: fold its patch kernel, interpolate its position embeddings."""
     model: Any = target.model
     weight, positions = state.get("patch_embed.proj.weight"), state.get("pos_embed")
     if weight is None or positions is None or not hasattr(model, "pos_embed"):

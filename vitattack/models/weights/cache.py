@@ -1,4 +1,4 @@
-"""What was fetched before: converted weights with a note of their origin, and the user's lock file of hashes."""
+"""The cache of fetched weights, converted and with a note of their origin, and the user's lock file of hashes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LOCK_FILE = "weights.lock.json"
 
 @dataclass(frozen=True)
 class Pin:
-    """What the weights of a name hashed to when they were first fetched."""
+    """The hash of an entry's weights when they were first fetched."""
 
     sha256: str
     size: int
     source: str
     date: str
-    revision: str | None = None  # of a hub's repository
+    revision: str | None = None  # of a repository on the hub
 
 
 def pin_file() -> Path:
@@ -37,7 +37,7 @@ def pin_file() -> Path:
 
 
 def read_pins() -> dict[str, Pin]:
-    """The user's lock file."""
+    """Read the user's lock file."""
     path = pin_file()
     if not path.is_file():
         return {}
@@ -51,14 +51,14 @@ def read_pins() -> dict[str, Pin]:
         raise UsageError(f"the lock file '{path}' is broken ({error}): repair it, or move it away") from error
 
 
-def add_pin(name: str, made: Pin) -> None:
-    """Keep a hash; one that is there stays."""
+def add_pin(name: str, pin: Pin) -> None:
+    """Add a hash to the lock file; an existing one stays."""
     files.cache_folder()
     with files.cache_lock("lock file"):
         known = read_pins()
         if name in known:
             return
-        content = {"schema": 1, "weights": {key: asdict(value) for key, value in {**known, name: made}.items()}}
+        content = {"schema": 1, "weights": {key: asdict(value) for key, value in {**known, name: pin}.items()}}
         with files.replacing(pin_file()) as beside:
             beside.write_text(json.dumps(content, indent=2) + "\n")
 
@@ -68,7 +68,7 @@ def utc_now() -> str:
 
 
 def expected_sha256(weights: WeightSources, name: str) -> tuple[str | None, str]:
-    """The hash the file must have, and who says so."""
+    """Return the hash the file must have, and who states it."""
     if weights.sha256 is not None:
         return weights.sha256, "the zoo"
     pinned = read_pins().get(name)
@@ -76,27 +76,27 @@ def expected_sha256(weights: WeightSources, name: str) -> tuple[str | None, str]
 
 
 def verify_file(path: Path, weights: WeightSources, name: str) -> str:
-    """The hash of a file; refused if size or hash are others than those expected. Nothing is parsed before this."""
-    size, found = path.stat().st_size, files.file_sha256(path)
+    """Return the hash of a file, or refuse a file of another size or hash; nothing is parsed before this."""
+    size, sha256 = path.stat().st_size, files.file_sha256(path)
     wanted, who = expected_sha256(weights, name)
     if weights.size is not None and weights.size != size:
         raise UsageError(f"it has {size:,} bytes, the zoo says {weights.size:,}: it is another file")
-    if wanted is not None and wanted != found:
+    if wanted is not None and wanted != sha256:
         trust = "" if weights.sha256 else f"; if you trust the new file, remove '{name}' there"
-        raise UsageError(f"it has sha256 {found[:12]}..., {who} says {wanted[:12]}...: it is another file{trust}")
-    return found
+        raise UsageError(f"it has sha256 {sha256[:12]}..., {who} says {wanted[:12]}...: it is another file{trust}")
+    return sha256
 
 
 def cached_weights(weights: WeightSources, name: str) -> Path | None:
-    """The weights in the cache, if they are whole and come from the file that is expected."""
-    path = _place(name)
+    """Return the converted weights in the cache if they are complete and come from the expected file."""
+    path = _weights_file(name)
     note = _note(path)
     wanted, _ = expected_sha256(weights, name)
     if not note or not path.is_file():
         return None
     if note.get("weights_key") != list(weights.weights_key) or (wanted and note.get("original") != wanted):
         return None
-    if note.get("source") not in weights.mirrors:  # the name meant something else when this was fetched
+    if note.get("source") not in weights.mirrors:  # the entry had other sources when this was fetched
         return None
     if path.stat().st_size != note.get("size") or files.file_sha256(path) != note.get("sha256"):
         return None
@@ -104,16 +104,16 @@ def cached_weights(weights: WeightSources, name: str) -> Path | None:
 
 
 def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str, original: str, source: str) -> Path:
-    """The tensors as a safetensors file in the cache; the note beside it comes last and makes it valid."""
+    """Write tensors as a safetensors file into the cache; the note beside it is written last and makes it valid."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     files.cache_folder("weights")
-    path = _place(name)
+    path = _weights_file(name)
     _note_file(path).unlink(missing_ok=True)
     try:
         with files.replacing(path) as beside:
-            # Tied tensors become two: safetensors keeps no shared storage, and a state dict names both.
+            # Tied tensors are written twice: safetensors keeps no shared storage, and a state dict names both.
             save_file({key: tensor.clone().contiguous() for key, tensor in state.items()}, beside)
     except SafetensorError as error:
         raise VitattackError(f"cannot write '{path}' ({error}): make room or set VITATTACK_HOME") from error
@@ -132,13 +132,13 @@ def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str,
 
 
 def seems_cached(name: str) -> bool:
-    """Whether converted weights are in the cache, as far as a look at their size can tell."""
-    path = _place(name)
+    """Whether converted weights are in the cache, judged by their size alone."""
+    path = _weights_file(name)
     return path.is_file() and path.stat().st_size == _note(path).get("size")
 
 
 def weights_location(weights: WeightSources | None, name: str) -> str:
-    """Where the weights of an entry are: `not public`, `embedded`, `cached`, `local`, or `not cached`."""
+    """Return where the weights of an entry are: `not public`, `embedded`, `cached`, `local`, or `not cached`."""
     if weights is None:
         return "not public"
     kinds = [source.kind for source in weights.sources]
@@ -152,22 +152,22 @@ def weights_location(weights: WeightSources | None, name: str) -> str:
             return "local"
         if source.kind == "hf-hub" and hub.in_hub_cache(source, known.revision if known else None):
             return "cached"
-        # timm is imported only for what was fetched once: a list of models must not wait for it.
+        # timm is imported only for weights that were fetched before: a list of models must not wait for it.
         if source.kind == "timm" and known and known.source == source.text:
-            found = hub.resolve_timm(source)
-            if found.kind == "hf-hub" and hub.in_hub_cache(found, known.revision):
+            resolved = hub.resolve_timm(source)
+            if resolved.kind == "hf-hub" and hub.in_hub_cache(resolved, known.revision):
                 return "cached"
     return "not cached"
 
 
 def cached_names() -> list[str]:
-    """The names whose converted weights are in the cache."""
+    """Return the names whose converted weights are in the cache."""
     folder = files.cache_home() / "weights"
     notes = [_note(path) for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     return sorted(str(note["name"]) for note in notes if "name" in note)
 
 
-def _place(name: str) -> Path:
+def _weights_file(name: str) -> Path:
     return files.cache_home() / "weights" / (safe_file_name(name) + ".safetensors")
 
 

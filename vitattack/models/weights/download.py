@@ -1,4 +1,4 @@
-"""One file from one address: resumed where it was cut, patient when asked to wait, never a page taken for a file."""
+"""Download of one file from one address: resumable, patient with busy hosts, and never fooled by a web page."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from vitattack.core.words import printable
 from vitattack.models.weights.safe_load import looks_like
 from vitattack.models.weights.sources import LOOPBACK, safe_address
 
-TRIES = 5  # in a row without a byte of progress
-LONGEST_WAIT = 60.0  # seconds; a host that asks for more is left for the next mirror
+TRIES = 5  # in a row without progress
+LONGEST_WAIT = 60.0  # seconds; if a host asks for more, the next mirror is tried
 TIMEOUT = 30.0
 CHUNK = 1 << 20
 LARGEST = 64 << 30
@@ -37,7 +37,7 @@ REASONS = {
     410: "does not have the file any more",
     429: "has answered too many requests",
 }
-PAGES = (  # what a page says, in lower case, and what that means
+PAGES = (  # phrases of a page in lower case, and what they mean
     (("quota exceeded", "too many users have viewed or downloaded"), "Google Drive's page saying that its quota is used up"),
     (("virus scan warning", "can't scan this file for viruses"), "Google Drive's warning that it did not scan the file"),
     (("accounts.google.com", "you need access", "sign in", "sign-in", "log in"), "a page that asks to sign in"),
@@ -46,12 +46,12 @@ PAGES = (  # what a page says, in lower case, and what that means
 sleep = time.sleep
 
 
-class Failed(VitattackError):
-    """An address did not give the file; the message names the host and the reason."""
+class DownloadFailed(VitattackError):
+    """The download failed; the message names the host and the reason."""
 
 
-class _Cut(Exception):
-    """Worth another try, after so many seconds."""
+class _Interrupted(Exception):
+    """A failure that is worth another try, after `wait` seconds if the host says so."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -59,7 +59,7 @@ class _Cut(Exception):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A redirect may not lead from an encrypted address to another kind, nor from the web into this machine."""
+    """Refuses redirects to addresses that are not encrypted, and from the web to this machine."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         safe_address(newurl)
@@ -76,35 +76,35 @@ def download(
     pinned: bool = False,
     progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> None:
-    """Everything behind `url` in the file `part`, going on with what is there already.
+    """Download `url` into the file `part`, resuming where an earlier call stopped.
 
-    A part of an earlier call is gone on with if the host can say that its file is still the same, or if the hash of
-    the whole is `pinned`.
+    A part of an earlier process is resumed if the host can confirm that its file is unchanged, or if the hash of the
+    whole is `pinned`.
     """
     state = part.with_name(part.name + ".json")
-    left, confirmed, ours = TRIES, False, False
+    left, confirmed, own_part = TRIES, False, False
     while True:
         have = part.stat().st_size if part.is_file() else 0
         known = _read(state) if have else {}
-        if have and not (known.get("validator") or pinned or ours):
+        if have and not (known.get("validator") or pinned or own_part):
             part.unlink()
             have = 0
-        ours = True
+        own_part = True
         try:
-            _once(url, part, state, have, known, size, progress)
+            _try_once(url, part, state, have, known, size, progress)
         except _Page as page:
             follow = None if confirmed else _confirmation(url, page.text)
             if follow is None:
-                raise Failed(f"{_host(url)} sent {page.meaning} instead of the file") from None
+                raise DownloadFailed(f"{_host(url)} sent {page.meaning} instead of the file") from None
             url, confirmed = follow, True
-        except _Cut as cut:
+        except _Interrupted as cut:
             gained = part.is_file() and part.stat().st_size > have
             left = TRIES if gained else left - 1
             wait = cut.wait if cut.wait is not None else float(2 ** (TRIES - left - 1)) if not gained else 0.0
             if wait > LONGEST_WAIT:
-                raise Failed(f"{_host(url)} {cut} and asks to come back in {wait:.0f} seconds") from None
+                raise DownloadFailed(f"{_host(url)} {cut} and asks to come back in {wait:.0f} seconds") from None
             if left == 0:
-                raise Failed(f"{_host(url)} {cut}, {TRIES} times in a row") from None
+                raise DownloadFailed(f"{_host(url)} {cut}, {TRIES} times in a row") from None
             sleep(wait)
         else:
             state.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def download(
 
 
 class _Page(Exception):
-    """A web page came in place of a file."""
+    """A web page was sent in place of the file."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class _Page(Exception):
         return f"a web page ('{named}')" if named else "a web page"
 
 
-def _once(
+def _try_once(
     url: str,
     part: Path,
     state: Path,
@@ -148,26 +148,26 @@ def _once(
             headers["If-Range"] = known["validator"]
     try:
         with _opener(url).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:  # noqa: S310
-            _keep(answer, part, state, have, size, progress)
+            _write_body(answer, part, state, have, size, progress)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # what is here is no part of what is there, or all of it: ask for the whole
+        if error.code == 416 and have:  # the part is not one of this file, or all of it: ask for the whole
             part.unlink()
-            raise _Cut("does not know the part that is here", 0.0) from None
+            raise _Interrupted("does not have the part that was asked for", 0.0) from None
         reason = REASONS.get(error.code, "cannot give the file")
         if error.code in TRANSIENT:
-            raise _Cut(f"{reason} ({error.code})", _retry_after(error.headers.get("Retry-After"))) from None
+            raise _Interrupted(f"{reason} ({error.code})", _retry_after(error.headers.get("Retry-After"))) from None
         page = _Page(error.read(LARGEST_PAGE).decode("utf-8", "replace"))
         if page.known:
             reason = f"sent {page.known} instead of the file"
-        raise Failed(f"{_host(url)} {reason} ({error.code})") from None
+        raise DownloadFailed(f"{_host(url)} {reason} ({error.code})") from None
     except urllib.error.URLError as error:
         cause: object = error.reason
         reason = printable(str(cause))
         if isinstance(cause, socket.gaierror | ConnectionRefusedError | ssl.SSLCertVerificationError):
-            raise Failed(f"{_host(url)} cannot be reached ({reason})") from None
-        raise _Cut(f"cannot be reached ({reason})") from None
+            raise DownloadFailed(f"{_host(url)} cannot be reached ({reason})") from None
+        raise _Interrupted(f"cannot be reached ({reason})") from None
     except (TimeoutError, ConnectionError, http.client.HTTPException, ssl.SSLError) as error:
-        raise _Cut(f"broke off ({type(error).__name__})") from None
+        raise _Interrupted(f"broke off ({type(error).__name__})") from None
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
@@ -175,39 +175,39 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_Redirects, *local)
 
 
-def _keep(
+def _write_body(
     answer: Any, part: Path, state: Path, have: int, size: int | None, progress: Callable[[int, int | None], None]
 ) -> None:
-    """The body of an answer, behind what is there if the host goes on with it and from the start if it does not."""
+    """Write the body of an answer: appended if the host resumes, from the start if it does not."""
     length = answer.headers.get("Content-Length")
     body = int(length) if length and length.isdecimal() else None
-    going_on = answer.status == 206
-    if going_on:
+    resumed = answer.status == 206
+    if resumed:
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
         if span is None or int(span[1]) != have:
             part.unlink(missing_ok=True)
-            raise _Cut("sends another part than was asked for")
-    done = have if going_on else 0
+            raise _Interrupted("sends another part than was asked for")
+    done = have if resumed else 0
     total = done + body if body is not None else None
     chunk = answer.read(CHUNK if body is None else min(CHUNK, body) or 1)
-    kind, said = looks_like(chunk), answer.headers.get("Content-Type", "")
-    if not going_on and (
-        kind == "a web page" or ("text/html" in said and kind not in ("safetensors", "zip", "pickle"))
+    kind, content_type = looks_like(chunk), answer.headers.get("Content-Type", "")
+    if not resumed and (
+        kind == "a web page" or ("text/html" in content_type and kind not in ("safetensors", "zip", "pickle"))
     ):
         part.unlink(missing_ok=True)
         raise _Page((chunk + answer.read(LARGEST_PAGE))[:LARGEST_PAGE].decode("utf-8", "replace"))
     if total is not None and size is not None and total != size:
-        raise Failed(f"{_host(answer.url)} has {total:,} bytes, and the zoo says {size:,}: it is another file")
-    if not going_on:
+        raise DownloadFailed(f"{_host(answer.url)} has {total:,} bytes, and the zoo says {size:,}: it is another file")
+    if not resumed:
         validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         state.write_text(json.dumps({"validator": "" if validator.startswith("W/") else validator}))
     limit = min(LARGEST, size or LARGEST)
-    with part.open("ab" if going_on else "wb") as stream:
+    with part.open("ab" if resumed else "wb") as stream:
         while chunk:
             done += len(chunk)
             if done > limit:
                 stream.truncate(0)
-                raise Failed(f"{_host(answer.url)} sends more than {limit:,} bytes: it is another file")
+                raise DownloadFailed(f"{_host(answer.url)} sends more than {limit:,} bytes: it is another file")
             stream.write(chunk)
             progress(done, total)
             try:
@@ -216,11 +216,11 @@ def _keep(
                 stream.write(error.partial)
                 raise
     if total is not None and done < total:
-        raise _Cut("broke off")
+        raise _Interrupted("broke off")
 
 
 def _confirmation(url: str, page: str) -> str | None:
-    """Where the "download anyway" form of Google Drive leads, with everything it would send."""
+    """Return the address that the "download anyway" form of Google Drive leads to, with all of its fields."""
     form = re.search(r'<form\b[^>]*\bid="download-form"[^>]*>', page)
     action = form and re.search(r'\baction="([^"]+)"', form[0])
     if not action:
@@ -232,12 +232,12 @@ def _confirmation(url: str, page: str) -> str | None:
     target = urljoin(url, html.unescape(action[1]))
     if urlsplit(target).netloc != urlsplit(url).netloc:
         return None
-    fields = {one["name"]: one.get("value", "") for one in inputs if "name" in one}
+    fields = {field["name"]: field.get("value", "") for field in inputs if "name" in field}
     return safe_address(target.split("?")[0] + "?" + urlencode(fields))
 
 
 def _retry_after(text: str | None) -> float | None:
-    """The seconds a host asks to wait, from a number or a date."""
+    """Return the seconds a host asks to wait, given as a number or a date."""
     if not text:
         return None
     if text.strip().isdecimal():

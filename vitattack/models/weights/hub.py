@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub, through its own client and in its own cache; timm's weights are files of the hub."""
+"""Files of the Hugging Face hub, fetched by its own client into its own cache; timm's weights are files of the hub."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from vitattack.models.weights.sources import Source, parse_source
 
 
 class Absent(UsageError):
-    """It is not on this machine, and nobody was to be asked."""
+    """The file is not on this machine, and the network was not to be used."""
 
 
 FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
 
 
 def resolve_timm(source: Source) -> Source:
-    """A timm source as the hub source or the address timm itself would fetch; others as they are."""
+    """Return the hub source or the address that timm would fetch for a timm source; other sources unchanged."""
     if source.kind != "timm":
         return source
     import timm
@@ -47,26 +47,28 @@ def resolve_timm(source: Source) -> Source:
 
 
 def fetch_from_hub(source: Source, *, offline: bool, revision: str | None = None) -> Path:
-    """The file a hub source names; in the hub's cache afterwards. `revision` is used where the source names none."""
+    """Fetch the file of a hub source into the hub's cache. `revision` is used where the source names none."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    repo, said, file = source.hub
-    lost = None if offline else unreachable()
-    local = offline or lost is not None
+    repo, own_revision, file = source.hub
+    unreachable = None if offline else unreachable_host()
+    local = offline or unreachable is not None
     for candidate in (file,) if file else FILES:
         try:
             with _quiet():
                 return Path(
-                    hf_hub_download(repo, candidate, revision=said or revision, local_files_only=local, **_progress())
+                    hf_hub_download(
+                        repo, candidate, revision=own_revision or revision, local_files_only=local, **_progress()
+                    )
                 )
         except LocalEntryNotFoundError as error:
             if local and not file and candidate != FILES[-1]:
                 continue
             if offline:
                 raise Absent("it is not in the hub's cache") from error
-            if lost:
-                raise UsageError(f"{lost} cannot be reached, and it is not in the hub's cache") from error
+            if unreachable:
+                raise UsageError(f"{unreachable} cannot be reached, and it is not in the hub's cache") from error
             raise UsageError(f"it is not in the hub's cache and cannot be fetched ({_reason(error)})") from error
         except EntryNotFoundError as error:
             if file or candidate == FILES[-1]:
@@ -78,23 +80,23 @@ def fetch_from_hub(source: Source, *, offline: bool, revision: str | None = None
 
 @contextmanager
 def offline_if_asked() -> Iterator[None]:
-    """VITATTACK_OFFLINE for those who call the hub's client themselves, as timm does."""
+    """Make VITATTACK_OFFLINE hold for libraries that call the hub's client themselves, as timm does."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or files.offline_variable() is not None or unreachable() is not None
+    constants.HF_HUB_OFFLINE = before or files.offline_variable() is not None or unreachable_host() is not None
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
 
 
-def unreachable() -> str | None:
-    """The hub's host if its name leads nowhere: its client would go on trying for half a minute."""
+def unreachable_host() -> str | None:
+    """Return the hub's host if its name cannot be resolved, for which its client would retry for half a minute."""
     from huggingface_hub import constants
 
     host = urlsplit(constants.ENDPOINT).hostname
-    if getproxies():  # the proxy knows names that this machine does not
+    if getproxies():  # the proxy resolves names that this machine cannot
         return None
     try:
         socket.getaddrinfo(host, None)
@@ -104,14 +106,14 @@ def unreachable() -> str | None:
 
 
 def revision_of(path: Path) -> str | None:
-    """The commit a file in the hub's cache belongs to."""
-    found = re.search(r"/snapshots/([0-9a-f]{40})/", path.as_posix())
-    return found[1] if found else None
+    """Return the commit that a file in the hub's cache belongs to."""
+    match = re.search(r"/snapshots/([0-9a-f]{40})/", path.as_posix())
+    return match[1] if match else None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The client's warnings go; what went wrong is said once, in our words."""
+    """Silence the client's warnings: errors are reported once, in our words."""
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -126,7 +128,7 @@ def _reason(error: Exception) -> str:
 
 
 def _progress() -> dict[str, Any]:
-    """The hub's bars are replaced by ours where its client lets us."""
+    """Return the arguments that replace the client's progress bars by ours, where it allows that."""
     import inspect
 
     from huggingface_hub import hf_hub_download
@@ -155,9 +157,9 @@ def _progress() -> dict[str, Any]:
 
 
 def in_hub_cache(source: Source, revision: str | None) -> bool:
-    """Whether a hub source is in the hub's cache, without asking anybody."""
+    """Whether a hub source is in the hub's cache; the network is not used."""
     from huggingface_hub import try_to_load_from_cache
 
-    repo, said, file = source.hub
-    found = [try_to_load_from_cache(repo, f, revision=said or revision) for f in ((file,) if file else FILES)]
-    return any(isinstance(path, str) for path in found)
+    repo, own_revision, file = source.hub
+    paths = [try_to_load_from_cache(repo, f, revision=own_revision or revision) for f in ((file,) if file else FILES)]
+    return any(isinstance(path, str) for path in paths)

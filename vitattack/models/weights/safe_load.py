@@ -1,4 +1,4 @@
-"""A checkpoint file to plain values: looked at before it is parsed, parsed without running anything in it."""
+"""Safe reading of checkpoint files: inspected before they are parsed, parsed without running code in them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from vitattack.core.errors import UsageError, first_line
 from vitattack.core.words import printable
 
 FIX = "fetch it again, or check that it is the file you mean"
-ALLOWED = (argparse.Namespace,)  # training scripts keep their arguments beside the weights
-LARGEST_PICKLE = 64 << 20  # the pickle of a checkpoint holds names and shapes, the tensors lie beside it
-SHARED = 4  # tensors may share storage, but not so often that a small file becomes a large model
+ALLOWED = (argparse.Namespace,)  # training scripts store their arguments beside the weights
+LARGEST_PICKLE = 64 << 20  # the pickle of a checkpoint holds names and shapes; tensors are stored beside it
+SHARED = 4  # times the file size; tensors may share storage, but not without limit
 DANGEROUS = re.compile(
     r"(os|posix|nt|subprocess|sys|shutil|socket|runpy|importlib|pty|ctypes|webbrowser|code)\b"
     r"|(builtins|__builtin__) (eval|exec|compile|open|getattr|__import__|breakpoint)\b"
@@ -48,7 +48,7 @@ FIRST_BYTES = {
 
 
 def looks_like(head: bytes) -> str:
-    """What a file is by its first bytes: `safetensors`, `zip`, `pickle`, or in words what else."""
+    """Return the kind of a file by its first bytes: `safetensors`, `zip`, `pickle`, or another in words."""
     text = head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script")):
         return "a web page"
@@ -67,7 +67,7 @@ def looks_like(head: bytes) -> str:
 
 
 class CouldRunCode(UsageError):
-    """A pickle names more than tensors; it was not unpickled. `hostile` if it names what only an attacker would."""
+    """A pickle that names more than tensors and was not unpickled; `hostile` if only an attacker would name it."""
 
     def __init__(self, message: str, hostile: bool) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class CouldRunCode(UsageError):
 
 
 def read_checkpoint(path: Path, *, name: str | None = None, unsafe: bool = False) -> dict[Any, Any]:
-    """What a checkpoint file holds, by its content; `unsafe` unpickles also what could run code, and says so."""
+    """Read the content of a checkpoint file; `unsafe` also unpickles, with a warning, files that could run code."""
     name = printable(name or path.name)
     with path.open("rb") as stream:
         kind = looks_like(stream.read(4096))
@@ -90,7 +90,7 @@ def read_checkpoint(path: Path, *, name: str | None = None, unsafe: bool = False
     except CouldRunCode:
         if not unsafe:
             raise
-        named = printable(_words(strange_names(path, kind)), 300) or "things that hide their names"
+        named = printable(_words(foreign_names(path, kind)), 300) or "things that hide their names"
         progress.current_listener().warn(
             f"--unsafe-pickle: '{name}' is unpickled without restrictions and could run code: {named}"
         )
@@ -115,7 +115,7 @@ def _safetensors(path: Path, name: str, kind: str) -> dict[Any, Any]:
 
 
 def _check_zip(path: Path, name: str) -> None:
-    """torch stores its records as they are; what would grow on reading was not written by it."""
+    """Refuse archives that torch did not write: it never compresses, so nothing grows on reading."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -138,8 +138,8 @@ def _check_zip(path: Path, name: str) -> None:
 
 def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
     try:
-        with warnings.catch_warnings(), _exactly(ALLOWED):
-            warnings.simplefilter("ignore")  # torch muses about pickle protocols before it refuses them
+        with warnings.catch_warnings(), _allow_only(ALLOWED):
+            warnings.simplefilter("ignore")  # torch warns about pickle protocols before it refuses them
             # Mapped, a record cannot be read beyond its end, whatever the pickle says about its length.
             return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=kind == "zip")
     except pickle.UnpicklingError as error:
@@ -150,8 +150,8 @@ def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
 
 
 @contextmanager
-def _exactly(classes: tuple[type, ...]) -> Iterator[None]:
-    """torch's list of classes a checkpoint may name, without what other libraries put there."""
+def _allow_only(classes: tuple[type, ...]) -> Iterator[None]:
+    """Restrict the classes that torch lets a checkpoint name to these, leaving out what other libraries added."""
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals(list(classes))
@@ -163,12 +163,12 @@ def _exactly(classes: tuple[type, ...]) -> Iterator[None]:
 
 
 def _refusal(path: Path, name: str, kind: str) -> CouldRunCode:
-    found = strange_names(path, kind)
-    calls = [text for text in found if DANGEROUS.match(text)]
+    names = foreign_names(path, kind)
+    calls = [text for text in names if DANGEROUS.match(text)]
     if calls:
         what = printable(_words(calls))
         return CouldRunCode(f"'{name}' would run code when unpickled ({what}): it is refused, do not load it", True)
-    what = f" ({printable(_words(found))})" if found else ""
+    what = f" ({printable(_words(names))})" if names else ""
     return CouldRunCode(
         f"'{name}' holds Python objects besides tensors{what}, which could run code: re-save model.state_dict() alone, "
         "best as safetensors; --unsafe-pickle loads it if you trust whoever made it",
@@ -180,40 +180,40 @@ def _words(named: list[str]) -> str:
     return ", ".join(text.replace(" ", ".") for text in named)
 
 
-def strange_names(path: Path, kind: str) -> list[str]:
-    """The things from outside torch and the allowed classes that a pickle names, as "module name"; nothing is run."""
+def foreign_names(path: Path, kind: str) -> list[str]:
+    """Return the objects from outside torch and the allowed classes that a pickle names, as "module name"; run nothing."""
     allowed = {f"{c.__module__} {c.__qualname__}" for c in ALLOWED} | {"collections OrderedDict"}
     try:
         if kind == "zip":
             with zipfile.ZipFile(path) as archive:
                 record = next(m for m in archive.infolist() if m.filename.endswith("/data.pkl"))
-                found = _named(io.BytesIO(archive.read(record)))
+                names = _global_names(io.BytesIO(archive.read(record)))
         else:
             with path.open("rb") as stream:
-                found = [text for _ in range(4) for text in _named(stream)]  # magic, version, system, content
-    except Exception:  # noqa: BLE001  # a broken pickle names what it names
-        found = []
-    return sorted({t for t in found if t not in allowed and not t.startswith(("torch ", "torch.", "_codecs "))})
+                names = [text for _ in range(4) for text in _global_names(stream)]  # magic, version, system, content
+    except Exception:  # noqa: BLE001  # nothing can be read off a broken archive
+        names = []
+    return sorted({t for t in names if t not in allowed and not t.startswith(("torch ", "torch.", "_codecs "))})
 
 
-def _named(stream: BinaryIO) -> list[str]:
-    found: list[str] = []
+def _global_names(stream: BinaryIO) -> list[str]:
+    names: list[str] = []
     texts: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(stream):
             if opcode.name in ("GLOBAL", "INST"):
-                found.append(str(argument))
+                names.append(str(argument))
             elif opcode.name == "STACK_GLOBAL":
-                found.append(" ".join(texts[-2:]))
+                names.append(" ".join(texts[-2:]))
             elif isinstance(argument, str):
                 texts.append(argument)
-    except Exception:  # noqa: BLE001  # what was read up to the break counts
-        return found
-    return found
+    except Exception:  # noqa: BLE001  # names read before the break count
+        return names
+    return names
 
 
 def _check_sizes(content: dict[Any, Any], path: Path, name: str) -> None:
-    """A few bytes can claim to be a large tensor by strides of zero; that is seen before anything copies it."""
+    """Refuse tensors that claim more values than they store, as strides of zero allow, before anything copies them."""
     total, largest = 0, SHARED * path.stat().st_size
     for key, tensor in _tensors(content, depth=3):
         try:

@@ -1,4 +1,4 @@
-"""Where weights come from: the words of a zoo entry, checked when it is read; nothing is fetched here."""
+"""Sources of weights as zoo entries name them, checked when they are read; nothing is fetched here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Source:
-    """One place a checkpoint can be had from."""
+    """One place that a checkpoint can be fetched from."""
 
     kind: str
     where: str
@@ -88,7 +88,7 @@ class Source:
 
 
 def parse_source(text: str) -> Source:
-    """The source a text names; the schemes are those of `FORMS`."""
+    """Parse the text of a source; `FORMS` lists the schemes."""
     kind, colon, rest = text.partition(":")
     if kind in ("https", "http"):
         rest = text
@@ -105,7 +105,7 @@ def parse_source(text: str) -> Source:
 
 
 def safe_address(url: str) -> str:
-    """An address that may be fetched: https, or plain http to this machine."""
+    """Return an address that may be fetched: https, or plain http to this machine; refuse others."""
     parts = urlsplit(url)
     if not parts.hostname or parts.scheme not in ("http", "https"):
         raise UsageError(f"address {url[:100]!r} is not one of the web: write https://HOST/PATH")
@@ -118,13 +118,13 @@ def safe_address(url: str) -> str:
 
 @dataclass(frozen=True)
 class WeightSources:
-    """Where a checkpoint comes from and what it must hash to; `mirrors` is `from` in the file, tried in order."""
+    """Sources of a checkpoint, tried in order, and the hash it must have; `mirrors` is called `from` in a zoo file."""
 
     mirrors: tuple[str, ...]
     file: str | None = None
     sha256: str | None = None
     size: int | None = None
-    weights_key: tuple[str, ...] = ()  # the first that is present wins; none: the top level
+    weights_key: tuple[str, ...] = ()  # the first one present is used; none: the top level
     strip_prefix: tuple[str, ...] = ()  # applied in order
 
     @property
@@ -133,7 +133,7 @@ class WeightSources:
 
 
 def parse_weights(item: Any, where: str) -> WeightSources:
-    """The `weights` of a zoo entry, every word of it checked."""
+    """Parse and check the `weights` of a zoo entry."""
     if isinstance(item, dict):
         item = {"mirrors" if key == "from" else key: value for key, value in item.items()}
     values = check_keys(item, WeightSources, where, {"mirrors": "from"})
@@ -158,8 +158,8 @@ def parse_weights(item: Any, where: str) -> WeightSources:
 
 
 def _texts(value: Any, key: str, where: str) -> tuple[str, ...]:
-    """One text or a list of them."""
-    found = () if value is None else (value,) if isinstance(value, str) else value
-    if not isinstance(found, tuple | list) or not all(isinstance(text, str) and text for text in found):
+    """Return one text or a list of texts as a tuple."""
+    texts = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(texts, tuple | list) or not all(isinstance(text, str) and text for text in texts):
         raise UsageError(f"{where}: {key} must be a text or a list of texts")
-    return tuple(found)
+    return tuple(texts)

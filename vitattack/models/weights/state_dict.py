@@ -1,4 +1,4 @@
-"""Checkpoint files to tensors, and tensors into a model: hostile until parsed safely, strict always."""
+"""State dicts: named tensors read from checkpoint files, and loaded into models strictly."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def read_state(
     strip_prefix: Declared = None,
     unsafe: bool = False,
 ) -> dict[str, Tensor]:
-    """The named tensors of a checkpoint file. Containers and prefixes are opened only when declared."""
+    """Read the named tensors of a checkpoint file; only declared containers are opened, only declared prefixes cut."""
     if not path.is_file():
         raise UsageError(f"weights file '{path}' does not exist: check the path")
     if sha256 is not None:
-        found = file_sha256(path)
-        if found != sha256:
-            raise UsageError(f"'{path}' has sha256 {found[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
+        actual = file_sha256(path)
+        if actual != sha256:
+            raise UsageError(f"'{path}' has sha256 {actual[:12]}..., the zoo says {sha256[:12]}...: fetch it again")
     if not path.name.endswith(SUFFIXES):
         raise UsageError(f"'{path.name}' is no checkpoint by its name: {', '.join(SUFFIXES)} are read")
     return strip_prefixes(
@@ -42,7 +42,7 @@ def read_state(
 
 
 def named_tensors(content: dict[Any, Any], name: str, weights_key: Declared = None) -> dict[str, Tensor]:
-    """The tensors of a parsed checkpoint, from its top level or from the first of the keys it has."""
+    """Return the tensors of a parsed checkpoint, from its top level or under the first of the keys that it has."""
     keys = _several(weights_key)
     if keys:
         present = [key for key in keys if key == "." or isinstance(content.get(key), dict)]
@@ -69,7 +69,7 @@ def _several(declared: Declared) -> tuple[str, ...]:
 
 
 def strip_prefixes(content: dict[str, Tensor], strip_prefix: Declared, name: str) -> dict[str, Tensor]:
-    """The tensors without the declared prefixes, each cut once where it stands, in the order given."""
+    """Cut declared prefixes off the names of tensors, each once and in the order given."""
     prefixes = _several(strip_prefix)
     state: dict[str, Tensor] = {}
     for key, tensor in content.items():
@@ -82,7 +82,7 @@ def strip_prefixes(content: dict[str, Tensor], strip_prefix: Declared, name: str
 
 
 def load_strict(model: nn.Module, state: dict[str, Tensor], name: str) -> None:
-    """Every tensor finds its place, in the right shape, and every place its tensor; or one line says what does not."""
+    """Load a state dict whose names and shapes are exactly those of the model; a UsageError names what does not fit."""
     own = model.state_dict()
     missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or extra:
