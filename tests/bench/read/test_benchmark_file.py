@@ -208,7 +208,7 @@ BROKEN = [
     lines(59, "{models: plain, attacks: GAMA}", "{models: tiny-vit, attacks: pgd}", 19, "tiny-vit/pgd/linf:8/255: drop one"),
     lines(60, "{models: plain, attacks: GAMA}", "{models: theirs}", 20, "skip leaves out the cell of this reference"),
     lines(54, "seeds: [0]", "seeds: [0x" + "f" * 5000 + "]", 6, "is out of any range"),
-    lines(55, "cifar10-demo\n", "npz:" + "a" * 5000 + "\n", 4, "names no file here"),
+    lines(55, "cifar10-demo\n", "npz:" + "a" * 5000 + "\n", 4, "cannot be a path"),
     lines(56, "- tiny-vit\n", "- " + "a" * 5000 + ".safetensors\n", 8, "does not exist"),
     lines(57, "- pgd\n", "- " + "eot+" * 400 + "pgd\n", 12, "nests attacks too deeply"),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitattack.attacks.price import Asked, Passes, Price, of_one_image
 from vitattack.bench.cells import Cell, cells
+from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan.throughput import MeasuredRates, Rate
 from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
@@ -16,11 +17,9 @@ from vitattack.bench.run.stored_cells import StoredCells
 from vitattack.bench.schema import Benchmark
 from vitattack.core.errors import UsageError
 from vitattack.core.words import names_a_file
-from vitattack.data.request import read_request
 from vitattack.models.weights.cache import weights_location
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
-from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.threats.base import parse_threat
 
 DEFAULT_CLASSES = 1000  # if neither model nor data tell how many there are
@@ -235,7 +234,7 @@ def to_fetch(model: str) -> int | None:
 
 
 def _notes(data: UnopenedData) -> list[str]:
-    entry = read_request(data.name).entry
+    entry = data.entry
     if entry is None or entry.origin.startswith("shipped"):
         return []
     return [f"images of {data.name}: {entry.origin}, or --data-dir"]
