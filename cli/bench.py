@@ -79,7 +79,7 @@ def command(
     if file is None:
         _list(form)
         return
-    bench = read_benchmark(file)
+    bench = read_benchmark(file, check_attacks=False)  # which imports torch, and stored results need none
     if only_plan:
         _plan(bench, _bench_options(given), calibrate, throughput, form, quiet)
         return
@@ -141,11 +141,13 @@ def _plan(
     from vitattack.bench.cells import cells
     from vitattack.bench.plan import throughput as measuring
     from vitattack.bench.plan.cost import plan_benchmark
+    from vitattack.bench.read.attack_columns import check_attack_options
     from vitattack.report.bench_plan import format_flops, plan_table
 
     from .output import show
 
     stated = measuring.parse_flops(throughput) if throughput else None
+    check_attack_options(bench)
     if calibrate:
         for name, rate in measuring.calibrate(cells(bench, options.only, options.skip), options.device):
             if not quiet:
@@ -186,6 +188,7 @@ def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: boo
     missing = missing_cells(bench, options)
     if missing:
         from vitattack.bench.plan.preflight import check_run
+        from vitattack.bench.read.attack_columns import check_attack_options
 
         from .signals import catch_sigterm
 
@@ -193,6 +196,7 @@ def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: boo
             from vitattack.core.runtime import resolve_device
 
             resolve_device(options.device)
+        check_attack_options(bench)
         check_run(bench, missing, options)
         catch_sigterm()
     with ProgressBar(quiet) as progress:

@@ -82,6 +82,23 @@ def test_run_then_stored_then_one_form_after_the_other(here: Here, file: Path, t
         assert shown.returncode == 0 and sign in shown.stdout, shown.stderr
 
 
+def test_a_stored_benchmark_is_shown_without_torch(here: Here, file: Path, tmp_path: Path) -> None:
+    words = ["bench", str(file), "--out", str(tmp_path / "runs"), "--quiet"]
+    first = here(*words)
+    assert first.returncode == 0, first.stderr
+    code = (
+        "import sys\n"
+        "from vitattack.cli.main import cli\n"
+        "cli.main(sys.argv[1:], standalone_mode=False, prog_name='vitattack')\n"
+        "for name in ('torch', 'timm', 'pandas', 'numpy'):\n"
+        "    assert name not in sys.modules, name\n"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert again.returncode == 0 and again.stdout == first.stdout, again.stderr
+
+
 def test_a_failing_cell_fails_alone_and_the_same_command_retries_it(here: Here, file: Path, tmp_path: Path) -> None:
     weights = tmp_path / "broken.safetensors"
     weights.write_bytes(b"no weights")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 
 from vitattack.attacks.catalogue import check_names
-from vitattack.bench.schema import CLEAN, AttackColumn, ModelRow, Selector, covered
+from vitattack.bench.schema import CLEAN, AttackColumn, Benchmark, covered
 from vitattack.core.errors import WrongThreat
+from vitattack.core.words import printable
 from vitattack.text.yaml_lines import Item, checked
-from vitattack.threats.base import Threat
+from vitattack.threats.base import parse_threat
 
 
 def attack_column(item: Item) -> AttackColumn:
@@ -38,28 +39,24 @@ def _refuse_clean(item: Item) -> None:
     item.refuse("clean accuracy is measured in any case: drop clean from the attacks")
 
 
-def check_options(
-    attack: AttackColumn,
-    item: Item,
-    threats: Mapping[str, Threat],
-    models: Sequence[ModelRow],
-    skip: Sequence[Selector],
-) -> None:
+def check_attack_options(bench: Benchmark) -> None:
     """Refuse options that an attack does not have, and threats it is not defined for unless `skip` leaves them out.
 
-    Whether values suit each other is said when it is built, before a run.
+    This imports torch, so that a file is checked for everything else before. Whether values suit each other is checked
+    when attacks are built, before a run.
     """
-    from vitattack.attacks import attack_text  # imports torch: a file is checked for everything else before
+    from vitattack.attacks import attack_text
 
-    if attack.published:
-        return
-    written: Item = item.value["attack"] if isinstance(item.value, dict) else item
-    checked(written, lambda: attack_text.check(attack.text))
-    for name, threat in threats.items():
-        if all(covered(skip, model, attack, name) for model in models):
+    for attack in bench.attacks:
+        if attack.published:
             continue
-        try:
-            attack_text.check(attack.text, threat)
-        except WrongThreat as error:
-            reason = str(error).partition(": ")[0]
-            item.refuse(f"{reason}: drop it, or add skip: [{{attacks: {attack.label!r}, threats: {name!r}}}]")
+        place = Item(None, attack.line, printable(bench.path))
+        checked(place, partial(attack_text.check, attack.text))
+        for threat in bench.threats:
+            if all(covered(bench.skip, model, attack, threat) for model in bench.models):
+                continue
+            try:
+                attack_text.check(attack.text, parse_threat(threat))
+            except WrongThreat as error:
+                reason = str(error).partition(": ")[0]
+                place.refuse(f"{reason}: drop it, or add skip: [{{attacks: {attack.label!r}, threats: {threat!r}}}]")

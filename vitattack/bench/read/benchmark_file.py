@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitattack.bench.read.attack_columns import attack_column, check_options
+from vitattack.bench.read.attack_columns import attack_column, check_attack_options
 from vitattack.bench.read.cell_settings import read_settings
 from vitattack.bench.read.model_rows import model_rows
 from vitattack.bench.read.references import references
@@ -43,7 +43,7 @@ def shipped_benchmarks() -> dict[str, Path]:
 def read_benchmark(text: str, *, check_attacks: bool = True) -> Benchmark:
     """Read a benchmark by its name, which stands for benchmarks/NAME.yaml, or from the path of a YAML file.
 
-    Without `check_attacks` only the names of attacks are checked, not their options, and torch is not imported.
+    Without `check_attacks` their names are checked but not their options, and torch is not imported.
     """
     path = Path(text) if text.endswith((".yaml", ".yml")) else shipped_benchmarks().get(text)
     if path is None:
@@ -55,14 +55,17 @@ def read_benchmark(text: str, *, check_attacks: bool = True) -> Benchmark:
     for key, example in REQUIRED.items():
         if key not in items:
             top.refuse(f"the benchmark has no {key}: add {key}: {example}")
-    return _Reader(path, items, check_attacks).read()
+    bench = _Reader(path, items).read()
+    if check_attacks:
+        check_attack_options(bench)
+    return bench
 
 
 class _Reader:
     """The keys of one file, read in an order in which each finds what it refers to."""
 
-    def __init__(self, path: Path, items: dict[str, Item], check_attacks: bool) -> None:
-        self.path, self.items, self.check_attacks = path, items, check_attacks
+    def __init__(self, path: Path, items: dict[str, Item]) -> None:
+        self.path, self.items = path, items
 
     def read(self) -> Benchmark:
         title = self.items["title"].text("title")
@@ -91,9 +94,6 @@ class _Reader:
         # clean accuracy stands beside the attacks, so that there are always several columns of them
         counts = {"model": len(models), "attack": len(attacks) + 1, "threat": len(threats), "seed": len(seeds)}
         rows, columns = self._axes(counts)
-        if self.check_attacks:
-            for attack, item in zip(attacks, self._list("attacks"), strict=True):
-                check_options(attack, item, threats, models, skip)
         return Benchmark(
             path=str(self.path),
             title=title,
