@@ -9,7 +9,6 @@ from typing import Any
 
 from vitattack.attacks.price import Asked, Passes, Price, of_one_image
 from vitattack.bench.cells import Cell, cells
-from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan.throughput import MeasuredRates, Rate
 from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
@@ -20,6 +19,7 @@ from vitattack.core.words import names_a_file
 from vitattack.models.weights.cache import weights_location
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.threats.base import parse_threat
 
 DEFAULT_CLASSES = 1000  # if neither model nor data tell how many there are
