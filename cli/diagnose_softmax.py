@@ -55,13 +55,13 @@ def command(
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     with counting("diagnose-softmax", quiet) as watch:
-        found = diagnose(model, data, options=options, watch=watch, **given)
+        diagnosis = diagnose(model, data, options=options, watch=watch, **given)
     after = None
     if scales is not None:
         with counting("under the scales", quiet) as watch:
             after = diagnose(model, data, options=options, watch=watch, scales=scales, **given)
     if plot is not None:
-        report.plot(found, plot, after)
-    content = {**found.json(), **({"after": after.json()} if after else {})}
+        report.plot(diagnosis, plot, after)
+    content = {**diagnosis.json(), **({"after": after.json()} if after else {})}
     shape = report.numbers if form == "csv" else report.table
-    show([shape(d) for d in (found, after) if d is not None], content, "json" if as_json else form)
+    show([shape(d) for d in (diagnosis, after) if d is not None], content, "json" if as_json else form)

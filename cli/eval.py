@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
+from .threat_option import ThreatOption
 
 
 def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -58,7 +59,7 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 )
 @click.argument("model", default="tiny-vit")
 @click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
-@option("--threat", default="linf:8/255", help="linf:8/255, l2:0.5, spatial:16px,30deg; several: linf:2/255,4/255.")
+@option("--threat", cls=ThreatOption, default="linf:8/255")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
 @option("--budget", callback=_budget, help="passes=N: auto spends N forwards + backwards on each survivor.")

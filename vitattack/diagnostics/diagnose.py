@@ -1,25 +1,25 @@
-"""`diagnose`: does the attention softmax of a model saturate, does it underflow, and does either spoil its gradients?"""
+"""Diagnosis of attention softmaxes: whether they saturate or underflow, and whether that spoils input gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.runtime import numerics, resolve_device, usable_cores
+from vitattack.core.progress import Counter
+from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet, restrict_to_classes
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import RowStatistics
 from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.prepare import open_images, preprocessing
+from vitattack.evaluation.prepare import images_of, preprocessing
 from vitattack.evaluation.provenance import provenance
-from vitattack.evaluation.setup import DEFAULT_DATA, DEFAULT_MODEL
+from vitattack.evaluation.setup import DEFAULT_MODEL, Setup
 from vitattack.models.attention.map import AttentionLayer, AttentionMap
 from vitattack.models.attention.probe import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
@@ -28,20 +28,31 @@ from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.victim import Victim, as_victim, check_floats, frozen, model_digest
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
-from vitattack.records.job import Job
 
 Verdict = Literal["ok", "saturated", "underflow"]
 
-# A model's gradient underflows where so many score rows get none, or the input gradient differs this much from fp64.
+# A model's gradient underflows if this share of score rows gets none, or the input gradient differs this much from fp64.
 DEAD_ROWS, LOST_SIGNS, LOST_ENTRIES = 0.01, 0.05, 0.01
 GRADIENT_IMAGES = 64
+BATCH_SIZE = 16  # scores of all layers are held in double precision
 
-Watch = Callable[[int, int], None]
+
+class DiagnosisFields(TypedDict, total=False):
+    """The fields of `Setup` that a diagnosis uses, as keyword arguments."""
+
+    limit: int | None
+    data_dir: str | Path | None
+    transform: str | None
+    options: FileOptions | None
+    seed: int
+    batch_size: int
+    threads: int | None
+    device: str
 
 
 @dataclass(frozen=True)
 class Block:
-    """One attention softmax: its layer, the shares over its rows, the same per head, and its gap histogram."""
+    """One attention softmax: its layer, statistics over its rows and per head, and its gap histogram."""
 
     layer: AttentionLayer
     summary: dict[str, Any]
@@ -75,7 +86,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The blocks of a model, its gradient panel, and what both say."""
+    """The blocks of a model, its input gradients by precision, and the verdict."""
 
     model: str
     data: str
@@ -91,14 +102,14 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """From the gradients: `underflow` where fp32 loses them, `saturated` where it does not but blocks are flagged."""
+        """The verdict on the gradients: `underflow` if fp32 loses them, `saturated` if it does not but blocks are flagged."""
         if self.gradient["dead_dscores"] > DEAD_ROWS or self.spoilt:
             return "underflow"
         return "saturated" if self.flagged else "ok"
 
     @property
     def spoilt(self) -> bool:
-        """Whether the fp32 input gradient of the margin is another one than in fp64: whether an attack notices."""
+        """Whether the fp32 input gradient of the margin differs from fp64 so much that an attack would notice."""
         margin = self.gradient["margin"]["fp32"]
         return bool(margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES)
 
@@ -118,47 +129,43 @@ class Diagnosis:
 
 def diagnose(
     model: nn.Module | str = DEFAULT_MODEL,
-    data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA,
+    data: str | tuple[Tensor, Tensor] | DataSet | None = None,
     *,
-    limit: int | None = None,
+    setup: Setup | None = None,
     gradient_images: int = GRADIENT_IMAGES,
-    batch_size: int = 16,
-    seed: int = 0,
-    threads: int | None = None,
-    device: str = "auto",
     scales: str | Path | None = None,
-    options: FileOptions = FileOptions(),
-    data_dir: str | Path | None = None,
-    transform: str | None = None,
-    watch: Watch = lambda done, total: None,
+    watch: Counter = lambda done, total: None,
+    **fields: Unpack[DiagnosisFields],
 ) -> Diagnosis:
     """Statistics of every attention row over real images, and the input gradient in fp32, bf16 and fp64.
 
-    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". The gradients are those of the
-    first `gradient_images` images. Memory does not grow with the number of images. With `scales`, a file as for an
-    evaluation, the victim is seen under the first set of them.
+    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". Settings come as a `setup` or as
+    keyword arguments; data default to those of the setup. The gradients are those of the first `gradient_images` images. Memory
+    does not grow with the number of images. With `scales`, a file as for an evaluation, the victim is rescaled by the
+    first set of them.
     """
-    if batch_size < 1 or gradient_images < 1:
-        raise UsageError("batch_size and gradient_images count images: use at least 1")
-    place = _with_doubles(resolve_device(device, model), device, model)
-    folder = Path(data_dir) if data_dir is not None else None
-    threads = threads or usable_cores()
-    with numerics(threads):
+    if gradient_images < 1:
+        raise UsageError("gradient_images counts images: use at least 1")
+    setup = replace(setup or Setup(batch_size=BATCH_SIZE), **fields)
+    if data is not None:
+        setup = replace(setup, data=data)
+    place = _with_doubles(resolve_device(setup.device, model), setup.device, model)
+    with numerics(setup.cores):
         if isinstance(model, str):
-            victim = load_model(model, place, options).victim
-            samples = open_images(data, limit, folder, preprocessing(transform, victim))
-            victim = restrict_to_classes(victim, samples.classes)
+            victim = load_model(model, place, setup.options or FileOptions()).victim
+            images = images_of(setup, preprocessing(setup.transform, victim))
+            victim = restrict_to_classes(victim, images.classes)
         else:
             check_floats(model)
-            samples = open_images(data, limit, folder, preprocessing(transform))
-            victim = as_victim(model, samples.read(samples.rows[:1])[0].to(place)).to(place)
+            images = images_of(setup, preprocessing(setup.transform))
+            victim = as_victim(model, images.read(images.rows[:1])[0].to(place)).to(place)
         if scales is not None:
             factors = torch.tensor(read_scales(Path(scales))[0], device=place)
             victim = as_victim(
-                Rescaled(victim, factors), samples.read(samples.rows[:1])[0].to(place), f"{victim.name} rescaled"
+                Rescaled(victim, factors), images.read(images.rows[:1])[0].to(place), f"{victim.name} rescaled"
             )
         with frozen(victim):
-            statistics, panel, layers = _gather(victim, samples, place, gradient_images, batch_size, seed, watch)
+            statistics, panel, layers = _gather(victim, images, place, gradient_images, setup, watch)
     blocks = tuple(
         Block(
             layer,
@@ -170,24 +177,19 @@ def diagnose(
         )
         for layer, rows in zip(layers.layers, statistics, strict=True)
     )
-    job = Job(
+    job = setup.job(
         model=victim.name,
-        attack="",
-        threat="",
-        data=samples.text,
+        data=images.text,
         weights=model_digest(victim),
-        pixels=samples.digest(),
-        seed=seed,
-        batch_size=batch_size,
-        threads=threads,
+        pixels=images.digest(),
         device=place.type,
     )
-    made_with = provenance(place, job, samples.protocol)
-    return Diagnosis(victim.name, samples.text, len(samples), blocks, layers.ignored, panel.json(), made_with)
+    made_with = provenance(place, job, images.protocol)
+    return Diagnosis(victim.name, images.text, len(images), blocks, layers.ignored, panel.json(), made_with)
 
 
 def _gather(
-    victim: Victim, samples: DataSet, place: torch.device, gradients: int, batch_size: int, seed: int, watch: Watch
+    victim: Victim, images: DataSet, place: torch.device, gradients: int, setup: Setup, watch: Counter
 ) -> tuple[list[RowStatistics], GradientPanel, AttentionMap]:
     layers: AttentionMap | None = None
     statistics: list[RowStatistics] = []
@@ -202,12 +204,12 @@ def _gather(
             )
         statistics[seen.layer.number].add(seen.by_head(z), None if masked is None else seen.by_head(masked))
 
-    for rows in samples.cut(batch_size):
-        x, y, _ = read_batch(samples, rows, victim, place)
+    for rows in images.cut(setup.batch_size):
+        x, y, _ = read_batch(images, rows, victim, place)
         if layers is None or panel is None:
             layers = attention_layers(victim, x)
             layers.require("there is no softmax to diagnose")
-            statistics = [RowStatistics(layer.heads, seed) for layer in layers.layers]
+            statistics = [RowStatistics(layer.heads, setup.seed) for layer in layers.layers]
             panel = GradientPanel(victim, layers)
         with torch.no_grad(), AttentionTap(layers, observe=see):
             logits = victim(x)
@@ -216,7 +218,7 @@ def _gather(
         if panel.images < gradients:
             panel.add(x[: gradients - panel.images], y[: gradients - panel.images])
         done += len(rows)
-        watch(done, len(samples))
+        watch(done, len(images))
     assert layers is not None and panel is not None  # a data set holds at least one image
     return statistics, panel, layers
 

@@ -1,4 +1,4 @@
-"""What finite precision does to the input gradient: the fp32 one beside the one that fp64 gives of the same model."""
+"""Input gradients in fp32 and bf16, compared with those of the same model in fp64."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from vitattack.core.errors import VitattackError
 from vitattack.models.attention.map import AttentionLayer, AttentionMap
 from vitattack.models.attention.tap import AttentionTap, Seen
 
-AT_ONCE = 8
+IMAGES_AT_ONCE = 8
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 class Agreement:
-    """A gradient beside the reference, summed over images."""
+    """Agreement of a gradient with its reference, summed over images."""
 
     def __init__(self) -> None:
         self.images = self.pixels = self.compared = self.same_sign = self.zero = self.lost = 0
-        self.flat = 0  # images whose whole gradient is zero
+        self.zero_images = 0  # the whole gradient is zero
         self.cosine = 0.0
 
     def add(self, grad: Tensor, reference: Tensor) -> None:
         grad, reference = grad.double().flatten(1), reference.flatten(1)
-        there = reference != 0
+        nonzero = reference != 0
         self.images += len(grad)
         self.pixels += grad.numel()
-        self.compared += int(there.sum())
-        self.same_sign += int((there & (grad.sign() == reference.sign())).sum())
+        self.compared += int(nonzero.sum())
+        self.same_sign += int((nonzero & (grad.sign() == reference.sign())).sum())
         self.zero += int((grad == 0).sum())
-        self.lost += int((there & (grad == 0)).sum())
-        self.flat += int((~grad.any(1)).sum())
+        self.lost += int((nonzero & (grad == 0)).sum())
+        self.zero_images += int((~grad.any(1)).sum())
         self.cosine += float(_cosine(grad, reference).sum())
 
     def json(self) -> dict[str, float]:
@@ -44,7 +44,7 @@ class Agreement:
             "cosine": self.cosine / max(1, self.images),
             "zero": self.zero / max(1, self.pixels),
             "lost": self.lost / max(1, self.compared),
-            "zero_images": self.flat / max(1, self.images),
+            "zero_images": self.zero_images / max(1, self.images),
         }
 
 
@@ -56,7 +56,7 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 
 
 class GradientPanel:
-    """Input gradients of the margin (nothing but the model) and of the cross-entropy (one more softmax), by precision."""
+    """Input gradients by precision, of the margin (the model alone) and of the cross-entropy (one more softmax)."""
 
     def __init__(self, victim: nn.Module, layers: AttentionMap) -> None:
         self._victim, self._layers = victim, layers
@@ -70,9 +70,9 @@ class GradientPanel:
         self._zero_scores = {n.number: torch.zeros(4, n.heads, dtype=torch.long) for n in layers.layers}
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        # Few images at a time: the scores of all blocks are kept at once.
-        for at in range(0, len(x), AT_ONCE):
-            self._add(x[at : at + AT_ONCE], y[at : at + AT_ONCE])
+        # Few images at a time: the scores of all blocks are held together.
+        for at in range(0, len(x), IMAGES_AT_ONCE):
+            self._add(x[at : at + IMAGES_AT_ONCE], y[at : at + IMAGES_AT_ONCE])
 
     def _add(self, x: Tensor, y: Tensor) -> None:
         self.images += len(x)
@@ -140,26 +140,26 @@ class GradientPanel:
         return grad
 
     def _scores(self, x: Tensor, y: Tensor) -> None:
-        """Where dL/dscores is exactly zero in fp32, though a gradient did reach the weights and no mask forbids it."""
+        """Count entries of dL/dscores that are exactly zero in fp32 though a gradient reaches the weights unmasked."""
         seen: dict[int, Seen] = {}
-        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        scores: dict[int, tuple[Tensor, Tensor]] = {}
 
-        def see(one: Seen) -> None:
-            seen[one.layer.number] = one
+        def observe(layer: Seen) -> None:
+            seen[layer.layer.number] = layer
 
-        def keep(layer: AttentionLayer, z: Tensor) -> Tensor:
+        def record(layer: AttentionLayer, z: Tensor) -> Tensor:
             p = z.softmax(-1)
             if z.requires_grad:
-                kept[layer.number] = z, p
+                scores[layer.number] = z, p
             return p
 
         x = x.detach().requires_grad_()
-        with AttentionTap(self._layers, observe=see, weights=keep):
+        with AttentionTap(self._layers, observe=observe, weights=record):
             logits = self._victim(x)
-        tensors = [tensor for pair in kept.values() for tensor in pair]
+        tensors = [tensor for pair in scores.values() for tensor in pair]
         loss = Margin()(logits, y).sum()
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, tensors, allow_unused=True)
-        for number, dz, dp in zip(kept, grads[::2], grads[1::2], strict=True):
+        for number, dz, dp in zip(scores, grads[::2], grads[1::2], strict=True):
             if dz is None or dp is None:
                 continue
             masked = seen[number].masked()
@@ -168,7 +168,7 @@ class GradientPanel:
             zero = (dz == 0) & counted
             rows = counted.any(-1, keepdim=True)
             dead = rows & (zero == counted).all(-1, keepdim=True)
-            by_head = [seen[number].by_head(found).sum((1, 2)) for found in (zero, counted, dead, rows)]
+            by_head = [seen[number].by_head(mask).sum((1, 2)) for mask in (zero, counted, dead, rows)]
             self._zero_scores[number] += torch.stack(by_head).cpu()
 
 

@@ -1,4 +1,4 @@
-"""Statistics of attention rows, gathered batch by batch in memory that does not grow with the number of images."""
+"""Streaming statistics of attention rows, in memory that does not grow with the number of images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bin_edges() -> Tensor:
 
 
 class RowStatistics:
-    """What one block's rows of scores have in common, per head; masked entries take no part."""
+    """Statistics of one block's rows of scores, per head; masked entries are left out."""
 
     def __init__(self, heads: int, seed: int = 0) -> None:
         self.heads = heads
@@ -123,7 +123,7 @@ class RowStatistics:
             self.histogram[head] += torch.bincount(place[head], minlength=BINS)
 
     def _sample(self, gap: Tensor) -> None:
-        """A uniform sample of rows, the same rows in every head: the ones that drew the lowest tickets."""
+        """Keep a uniform sample of rows, the same in every head: those that draw the lowest tickets."""
         tickets = torch.rand(gap.shape[1], dtype=torch.float64, generator=self._generator)
         self._gaps, self._tickets = torch.cat([self._gaps, gap], 1), torch.cat([self._tickets, tickets])
         if len(self._tickets) > self._keep:
@@ -132,7 +132,7 @@ class RowStatistics:
 
 
 def _weights_in(z: Tensor, allowed: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Counts per head of what this dtype's own softmax makes of the scores."""
+    """Counts per head of the degenerate weights that the softmax of this dtype gives."""
     scores = z.to(dtype)
     broken = (scores == math.inf).any(-1) | ((z > -math.inf) & (scores == -math.inf)).any(-1)
     p = scores.masked_fill(broken[..., None], 0).softmax(-1)

@@ -1,4 +1,4 @@
-"""A diagnosis as a table with small histograms, and as a figure of the gaps per block."""
+"""Tables and figures of a diagnosis: small histograms per layer, and gap histograms per block."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NUMBERS = ("gap_median", "gap_p99", "gap_max", "saturated", "underflow", "zero_w
 
 def table(diagnosis: Diagnosis) -> Table:
     """A row per attention softmax: gaps between its two highest scores, and what fp32 makes of them."""
-    names = labels(diagnosis.blocks)
+    names = layer_labels(diagnosis.blocks)
     rows = [_row(block, name) for block, name in zip(diagnosis.blocks, names, strict=True)]
     title = f"{diagnosis.model} | {diagnosis.data} | n = {diagnosis.n} | {len(rows)} attention softmaxes"
     return Table(title, COLUMNS, rows, notes(diagnosis))
 
 
 def numbers(diagnosis: Diagnosis) -> Table:
-    """The same for machines: a row per head and one per layer (head "all"), plain numbers."""
+    """The statistics as plain numbers: a row per head, and one per layer (head "all")."""
     dtypes = ("float32", "float16", "bfloat16")
     counts = ("p_max_one", "zero_weights", "subnormal_weights", "dead_rows", "overflow_rows")
     columns = [
@@ -52,34 +52,35 @@ def numbers(diagnosis: Diagnosis) -> Table:
 def notes(diagnosis: Diagnosis) -> list[str]:
     gradient = diagnosis.gradient
     ones, zeros = (_worst(diagnosis.blocks, "float32", key) for key in ("p_max_one", "zero_weights"))
-    found = [
+    lines = [
         "gaps: by half decades, below 0.3 to above 316; >16.6, >87.3: % of rows; dz=0: % zeros in the gradient of the scores",
         f"verdict: {diagnosis.verdict}. {_reason(diagnosis)}",
         f"fp32, worst layer: p = 1 in {ones:.2%} of rows, {zeros:.2%} zero weights",
     ]
     for loss, label in (("margin", "margin"), ("cross_entropy", "cross-entropy")):
         for dtype in ("fp32", "bf16"):
-            one = gradient[loss][dtype]
-            found.append(
+            agreement = gradient[loss][dtype]
+            lines.append(
                 f"input gradient of the {label} in {dtype} against fp64 ({gradient['n']} images): "
-                f"sign agreement {one['sign_agreement']:.2%}, cosine {one['cosine']:.6f}, exact zeros {one['zero']:.2%}"
+                f"sign agreement {agreement['sign_agreement']:.2%}, cosine {agreement['cosine']:.6f}, "
+                f"exact zeros {agreement['zero']:.2%}"
             )
-    found.append(
+    lines.append(
         f"share of the input gradient that flows through the attention scores: {gradient['through_attention']:.1%}"
     )
     for dtype, label in (("float16", "fp16"), ("bfloat16", "bf16")):
         worst = {key: _worst(diagnosis.blocks, dtype, key) for key in ("p_max_one", "zero_weights", "overflow_rows")}
-        found.append(
+        lines.append(
             f"simulated {label}, worst layer: p = 1 in {worst['p_max_one']:.2%} of rows, "
             f"{worst['zero_weights']:.2%} zero weights, {worst['overflow_rows']:.2%} rows overflow"
         )
     learned = [t for block in diagnosis.blocks for t in block.layer.temperature or ()]
     if learned:
-        found.append(f"learned temperatures: {min(learned):.3g} to {max(learned):.3g}")
+        lines.append(f"learned temperatures: {min(learned):.3g} to {max(learned):.3g}")
     if diagnosis.ignored:
         reasons = "; ".join(sorted({reason for _, reason in diagnosis.ignored}))
-        found.append(f"{len(diagnosis.ignored)} softmaxes are no attention and were ignored: {reasons}")
-    return found
+        lines.append(f"{len(diagnosis.ignored)} softmaxes are no attention and were ignored: {reasons}")
+    return lines
 
 
 def check_plot(path: str | None) -> None:
@@ -93,7 +94,7 @@ def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    count, names = len(diagnosis.blocks), labels(diagnosis.blocks)
+    count, names = len(diagnosis.blocks), layer_labels(diagnosis.blocks)
     across = min(4, count)
     down = math.ceil(count / across)
     figure = Figure(figsize=(3.2 * across, 2.2 * down + 0.5), layout="constrained")
@@ -144,7 +145,7 @@ def bars(histogram: Sequence[int]) -> str:
     return "".join(BARS[0 if n == 0 else max(1, round(n / top * 8))] for n in sums)
 
 
-def labels(blocks: Sequence[Block]) -> list[str]:
+def layer_labels(blocks: Sequence[Block]) -> list[str]:
     """Block names, or where a block holds several softmaxes the numbers and names of the layers."""
     names = [block.layer.block for block in blocks]
     if len(set(names)) < len(names):
