@@ -45,7 +45,7 @@ def read_rows(path: Path) -> list[Row]:
     known = [f.name for f in fields(Row)]
     return [
         Row(**{k: v.plain for k, v in i.keys("a row", known).items()})
-        for i in yaml_lines.load(path, "list of rows").items("rows")
+        for i in yaml_lines.load_yaml(path, "list of rows").items("rows")
     ]
 
 

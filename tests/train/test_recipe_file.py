@@ -92,7 +92,7 @@ def test_mistakes_in_a_change_are_named(tmp_path: Path, change: str, words: str)
 def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "b.yaml").write_text("#" * 300_000)
-    for name, words in (("a", "it is no text"), ("b", "more than any recipe"), ("c", "No such file")):
+    for name, words in (("a", "it is not text"), ("b", "more than any recipe"), ("c", "No such file")):
         with pytest.raises(UsageError, match=words):
             load_recipe(str(tmp_path / f"{name}.yaml"))
 

@@ -24,8 +24,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.errors import WrongThreat as WrongThreat
 from vitattack.core.registry import Registry
 from vitattack.text import syntax
-from vitattack.text.bind import Reader, is_required
-from vitattack.text.syntax import Call, Node, short, shown
+from vitattack.text.bind import ArgumentBinder, is_required
+from vitattack.text.syntax import Call, Node, excerpt, node_label
 from vitattack.threats.base import Threat, examples, parse_threat
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Named(NamedTuple):
 
 def parse(text: str, threat: Threat) -> Named:
     """The attack a text names, against a threat."""
-    attack, canonical_text = _Resolver(text, threat).named(syntax.parse(text), Attack)
+    attack, canonical_text = _Resolver(text, threat).named(syntax.parse_syntax(text), Attack)
     return Named(canonical_text, attack)
 
 
@@ -60,17 +60,17 @@ def build(text: str, threat: Threat) -> Attack:
 
 def part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
     """Any object whose kind is in `KINDS`, such as an objective of training, with its canonical text."""
-    return _Resolver(text, threat).named(syntax.parse(text), kind)
+    return _Resolver(text, threat).named(syntax.parse_syntax(text), kind)
 
 
 def check(text: str, threat: Threat | None = None) -> None:
     """Refuse a text whose names, options or kinds of values are wrong, or the threat unsuitable; nothing is built."""
-    _Checker(text, threat).named(syntax.parse(text), Attack)
+    _Checker(text, threat).named(syntax.parse_syntax(text), Attack)
 
 
 def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
-    text, node = (attack, syntax.parse(attack)) if isinstance(attack, str) else ("attack", attack)
+    text, node = (attack, syntax.parse_syntax(attack)) if isinstance(attack, str) else ("attack", attack)
     return for_any_threat(lambda threat: _Resolver(text, threat).named(node, Attack)[1])
 
 
@@ -85,14 +85,14 @@ def for_any_threat(use: Callable[[Threat], T]) -> T:
 
 def held(text: str) -> str | None:
     """The attack that a wrapper of one attack holds, as canonical text; None where there is none or several."""
-    node = syntax.parse(canonical(text))
+    node = syntax.parse_syntax(canonical(text))
     inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
     return canonical(inner[0]) if len(inner) == 1 else None
 
 
 def bare(text: str) -> Node:
     """The tree of an attack without the wrapper that only measures what comes out."""
-    node = syntax.parse(text)
+    node = syntax.parse_syntax(text)
     return node.args[0] if isinstance(node, Call) and node.name == "perceptual" and node.args else node
 
 
@@ -108,7 +108,7 @@ def with_scales(text: str, scales: Node) -> str:
             return Call("given", tuple(part for part in args if isinstance(part, Call)), (("scales", scales), *mode))
         return Call(node.name, args, node.options)
 
-    return canonical(replaced(syntax.parse(canonical(text))))
+    return canonical(replaced(syntax.parse_syntax(canonical(text))))
 
 
 def names(text: str, name: str) -> bool:
@@ -117,7 +117,7 @@ def names(text: str, name: str) -> bool:
     def within(node: Node) -> bool:
         return isinstance(node, Call) and (node.name == name or any(map(within, node.args)))
 
-    return within(syntax.parse(canonical(text)))
+    return within(syntax.parse_syntax(canonical(text)))
 
 
 def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
@@ -129,7 +129,7 @@ def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
         found = Call(node.name, tuple(map(given, node.args)), node.options)
         return replace(found, options=tuple({**dict(node.options), **options}.items())) if node.name == name else found
 
-    return canonical(given(syntax.parse(canonical(text))))
+    return canonical(given(syntax.parse_syntax(canonical(text))))
 
 
 def is_threat(hint: Any) -> bool:
@@ -169,7 +169,7 @@ def signature_of(factory: Callable[..., Any]) -> Signature:
     return Signature(factory, listed, hints, len(told) < len(every), len(listed) < len(told))
 
 
-class _Checker(Reader):
+class _Checker(ArgumentBinder):
     """Looks names up and checks options against annotations."""
 
     attack = Attack
@@ -190,7 +190,7 @@ class _Checker(Reader):
     def _signature(self, node: Node, kind: Any) -> tuple[Call, Signature]:
         if not isinstance(node, Call):
             what = "an attack" if kind is Attack else "a name"
-            raise UsageError(f"'{short(self.text)}': {shown(node)} stands where {what} belongs")
+            raise UsageError(f"'{excerpt(self.text)}': {node_label(node)} stands where {what} belongs")
         entry = KINDS[kind][node.name]
         if kind is Attack and self.threat is not None and self.threat.kind not in entry.kinds:
             fits = " or ".join(examples(entry.kinds))

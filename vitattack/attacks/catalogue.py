@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry, did_you_mean
-from vitattack.text.syntax import Call, parse
+from vitattack.text.syntax import Call, parse_syntax
 from vitattack.threats.base import THREATS
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ for _module, _names in BUILT_IN.items():
 
 def check_names(text: str) -> None:
     """Refuse a text that does not parse, or names an attack that does not exist; no attack is imported."""
-    node = parse(text)
+    node = parse_syntax(text)
     if isinstance(node, Call):  # what else it may be is refused when it is built
         _check(node)
 

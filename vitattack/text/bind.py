@@ -1,4 +1,4 @@
-"""Bind the arguments of a call to a signature and check them against its annotations; what names mean is left open."""
+"""Binding of call arguments to a signature, checked against annotations; what names mean is left to subclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
-from vitattack.text.syntax import Call, Node, short, shown
+from vitattack.text.syntax import Call, Node, excerpt, node_label
 
 LARGEST = 10**9
 BUDGETS = ("eps", "ball", "threat")
@@ -19,8 +19,8 @@ BUDGETS = ("eps", "ball", "threat")
 FORMER_CHOICES = {"s001": "light2023", "s002": "aas2024", "s003": "bhojanapalli2021"}
 
 
-class Reader:
-    """Looks at one text; a subclass says which annotations stand for something with a name, and what the name means."""
+class ArgumentBinder:
+    """Bind the calls of one text; a subclass says which annotations take names, and what a name stands for."""
 
     attack: Any  # the annotation of an attack
     kinds: Collection[Any]  # the annotations of whatever has a name, attacks among them
@@ -29,11 +29,11 @@ class Reader:
         self.text = text
 
     def named(self, node: Node, kind: Any) -> tuple[Any, str]:
-        """What a name with its arguments stands for, and its text."""
+        """Look up a name with its arguments: the object, and its text."""
         raise NotImplementedError
 
     def example(self, name: str) -> str:
-        """How an attack is written."""
+        """An example of how an attack is written."""
         raise NotImplementedError
 
     def bind(
@@ -55,19 +55,19 @@ class Reader:
             else:
                 options = ", ".join(n for n in parameters if n not in given) or "no options"
                 raise UsageError(
-                    f"'{short(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
+                    f"'{excerpt(self.text)}': {node.name} takes {len(flexible)} plain arguments, not {position + 1}; "
                     f"name the option ({options})"
                 )
         for name, value in node.options:
             if name == rest or name not in parameters:
                 if name in BUDGETS:
-                    raise UsageError(f"'{short(self.text)}': the budget is the threat's: use --threat linf:8/255")
+                    raise UsageError(f"'{excerpt(self.text)}': the budget is the threat's: use --threat linf:8/255")
                 if unlisted and name not in given:
                     given[name] = value
                     continue
-                raise UsageError(f"'{short(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
+                raise UsageError(f"'{excerpt(self.text)}': " + did_you_mean(f"option of {node.name}", name, parameters))
             if name in given:
-                raise UsageError(f"'{short(self.text)}': {name} is given twice")
+                raise UsageError(f"'{excerpt(self.text)}': {name} is given twice")
             given[name] = value
         values: dict[str, Any] = {}
         texts: dict[str, str] = {}
@@ -79,24 +79,24 @@ class Reader:
             elif name in given:
                 values[name], texts[name] = self.value(given[name], hints[name], label)
             elif is_required(parameter):
-                raise UsageError(f"'{short(self.text)}': {node.name} needs {name}, as in {self.example(node.name)}")
+                raise UsageError(f"'{excerpt(self.text)}': {node.name} needs {name}, as in {self.example(node.name)}")
         for name in sorted(given.keys() - parameters.keys()):
             values[name], texts[name] = self._literal(given[name], f"{node.name}({name}=...)")
         return values, texts
 
     def _literal(self, node: Node, label: str) -> tuple[Any, str]:
-        """A value that no annotation describes: a truth value, a number, or a word with or without quotes."""
+        """A value without annotation: a boolean, a number, or a word with or without quotes."""
         word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
         whole = isinstance(word, int) or (isinstance(word, float) and word.is_integer())
         kind = str if isinstance(word, str) else bool if isinstance(word, bool) else int if whole else float
         return self.value(word, kind, label)
 
     def value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
-        """What stands for an option of this annotation, and its text."""
+        """The value of an option with this annotation, and its text."""
         if hint in self.kinds:
             if hint is self.attack and isinstance(node, Call) and node.name == "perceptual":
                 raise UsageError(
-                    f"'{short(self.text)}': perceptual measures what comes out at the end: write it outermost, "
+                    f"'{excerpt(self.text)}': perceptual measures what comes out at the end: write it outermost, "
                     "as in perceptual(worst(pgd, gama))"
                 )
             return self.named(node, hint)
@@ -114,20 +114,20 @@ class Reader:
         if origin is Literal:
             word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
             if word not in choices:
-                name = word if isinstance(word, str) else shown(node)
-                raise UsageError(f"'{short(self.text)}': " + did_you_mean(label, name, choices, FORMER_CHOICES))
+                name = word if isinstance(word, str) else node_label(node)
+                raise UsageError(f"'{excerpt(self.text)}': " + did_you_mean(label, name, choices, FORMER_CHOICES))
             return word, str(word)
         if origin is tuple and isinstance(node, tuple):
             pairs = [self.value(v, choices[0], label) for v in node]
             return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
         if (isinstance(node, int) or (hint is int and isinstance(node, float))) and LARGEST < abs(node) < math.inf:
-            raise UsageError(f"'{short(self.text)}': {label} is out of any range")
+            raise UsageError(f"'{excerpt(self.text)}': {label} is out of any range")
         if hint is bool and isinstance(node, bool):
             return node, str(node)
         if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
             return int(node), str(int(node))
         if isinstance(node, float) and not math.isfinite(node) and not label.endswith("(kappa=...)"):
-            raise UsageError(f"'{short(self.text)}': {label} must be finite")
+            raise UsageError(f"'{excerpt(self.text)}': {label} must be finite")
         if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
             return float(node), _number_text(float(node))
         if hint is str and isinstance(node, str):
@@ -135,11 +135,13 @@ class Reader:
         wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
         if origin is tuple:
             wanted[hint] = "a tuple, such as (0.5,)"
-        raise UsageError(f"'{short(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {shown(node)}")
+        raise UsageError(
+            f"'{excerpt(self.text)}': {label} takes {wanted.get(hint, 'another value')}, not {node_label(node)}"
+        )
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
-    """A plain argument of the text. A dataclass field with a default factory shows its own marker as the default."""
+    """Whether a parameter has no default; that of a dataclass field with a factory is a marker of its own."""
     return parameter.default is inspect.Parameter.empty
 
 

@@ -1,4 +1,4 @@
-"""The syntax of attack texts: Python's, cut down to names, calls, literals and `+ - * /`, and never evaluated."""
+"""Syntax of attack texts: names, calls, literals and `+ - * /` as in Python, parsed and never evaluated."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NoReturn
 from vitattack.core.errors import UsageError
 
 LONGEST = 4000
-DEEPEST = 60  # calls in calls; what reads the tree goes down with it
+DEEPEST = 60  # calls in calls: whatever reads the tree recurses
 
 
 @dataclass(frozen=True)
 class Call:
-    """A name with its arguments, before anybody has asked what it means."""
+    """A name with its arguments, not yet looked up."""
 
     name: str
     args: tuple[Node, ...] = ()
@@ -26,8 +26,8 @@ class Call:
 Node = Call | int | float | str | bool | None | tuple["Node", ...]
 
 
-def parse(text: str) -> Node:
-    """The tree of a text; nothing in it has been looked up yet."""
+def parse_syntax(text: str) -> Node:
+    """Parse a text to a tree whose names are not yet looked up."""
     if len(text) > LONGEST:
         raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
     try:
@@ -38,7 +38,7 @@ def parse(text: str) -> Node:
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"'{short(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
+        raise UsageError(f"'{excerpt(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
 
 
 def _check_depth(node: Node, text: str, left: int) -> None:
@@ -47,18 +47,21 @@ def _check_depth(node: Node, text: str, left: int) -> None:
         parts = (*node.args, *(value for _, value in node.options))
     for part in parts:
         if left == 0:
-            raise UsageError(f"'{short(text)}' nests attacks too deeply: {DEEPEST} in each other are the most")
+            raise UsageError(f"'{excerpt(text)}' nests attacks too deeply: {DEEPEST} in each other are the most")
         _check_depth(part, text, left - 1)
 
 
-def short(text: str) -> str:
+def excerpt(text: str) -> str:
+    """A text on one line, cut for a message."""
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _refuse(tree: ast.AST, text: str) -> NoReturn:
-    found = ast.get_source_segment(text.strip(), typing.cast(ast.expr, tree)) or type(tree).__name__
-    raise UsageError(f"'{short(found)}' has no place in an attack: use names, numbers and calls, as in pgd(steps=20)")
+    segment = ast.get_source_segment(text.strip(), typing.cast(ast.expr, tree)) or type(tree).__name__
+    raise UsageError(
+        f"'{excerpt(segment)}' has no place in an attack: use names, numbers and calls, as in pgd(steps=20)"
+    )
 
 
 def _node(tree: ast.expr, text: str) -> Node:
@@ -106,7 +109,7 @@ def _combine(a: Node, operator: ast.operator, b: Node, tree: ast.expr, text: str
         case ast.Div() if y:
             return x / y
         case ast.Div():
-            raise UsageError(f"'{short(text)}' divides by zero")
+            raise UsageError(f"'{excerpt(text)}' divides by zero")
     _refuse(tree, text)
 
 
@@ -117,9 +120,10 @@ def _nest(outer: Call, inner: Call) -> Call:
     return Call(outer.name, (*outer.args, inner), outer.options)
 
 
-def shown(node: Node) -> str:
+def node_label(node: Node) -> str:
+    """A node in short, for a message."""
     if isinstance(node, tuple):
-        return f"({', '.join(map(shown, node))})"
+        return f"({', '.join(map(node_label, node))})"
     return node.name if isinstance(node, Call) else repr(node)
 
 

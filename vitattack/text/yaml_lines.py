@@ -1,4 +1,4 @@
-"""YAML whose every value knows its line, for messages that say FILE:LINE; tags and swarms of aliases are refused."""
+"""YAML values that know their line, for messages that say FILE:LINE; tags and excessive aliases are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, NoReturn, TypeVar
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.reader import ReaderError
 
-from vitattack.core.errors import UsageError, first_line
+from vitattack.core.errors import UsageError, first_line, text_failure
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 
@@ -27,14 +28,14 @@ _SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "value")
 
 @dataclass(frozen=True)
 class Item:
-    """A value with its place; the items of a list or a mapping know theirs."""
+    """A value with its file and line; items of lists and mappings carry their own."""
 
     value: Any  # a scalar, a list of items, or a dict of items by key
     line: int
     file: str
 
     def refuse(self, message: str) -> NoReturn:
-        """One line that names the place."""
+        """Raise a UsageError that names the place."""
         raise UsageError(f"{self.file}:{self.line}: {message}")
 
     def keys(self, kind: str, known: Collection[str]) -> dict[str, Item]:
@@ -89,7 +90,7 @@ class Item:
         return kinds.get(type(self.value)) or printable(repr(self.value), 60)
 
 
-def load(path: Path, kind: str = "benchmark", *, shipped: bool = False) -> Item:
+def load_yaml(path: Path, kind: str = "benchmark", *, shipped: bool = False) -> Item:
     """The content of a file; one that comes with vitattack is read by the fast parser."""
     name = printable(str(path))
     try:
@@ -101,12 +102,11 @@ def load(path: Path, kind: str = "benchmark", *, shipped: bool = False) -> Item:
             raise UsageError(f"'{name}' is larger than {LARGEST >> 10} KB, more than any {kind}: check it")
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"cannot read the {kind} '{name}' ({reason}): check the path") from error
-    return parse(text, name, FAST_LOADER if shipped else yaml.SafeLoader)
+        raise UsageError(f"cannot read the {kind} '{name}' ({text_failure(error)}): check the path") from error
+    return parse_yaml(text, name, FAST_LOADER if shipped else yaml.SafeLoader)
 
 
-def parse(text: str, name: str, loader_type: type[yaml.SafeLoader] = yaml.SafeLoader) -> Item:
+def parse_yaml(text: str, name: str, loader_type: type[yaml.SafeLoader] = yaml.SafeLoader) -> Item:
     """The content of a text; `name` says in messages where it stands."""
     _check_depth(text, name)
     try:
@@ -121,8 +121,8 @@ def parse(text: str, name: str, loader_type: type[yaml.SafeLoader] = yaml.SafeLo
         reason = printable(str(error.problem or error.context))
         raise UsageError(f"{name}:{line}: this is not readable YAML ({reason}): correct it") from error
     except yaml.YAMLError as error:
-        where = getattr(error, "position", 0)
-        line = text.count("\n", 0, where if isinstance(where, int) else 0) + 1
+        position = error.position if isinstance(error, ReaderError) else 0
+        line = text.count("\n", 0, position) + 1
         reason = printable(first_line(error))
         raise UsageError(f"{name}:{line}: this is not readable YAML ({reason}): correct it") from error
     except RecursionError as error:
@@ -185,7 +185,7 @@ class _Walk:
 
 
 def checked(item: Item, use: Callable[[], T]) -> T:
-    """What comes of it; a mistake is named with the place of the item."""
+    """Call `use`; a UsageError of it is raised with the place of the item."""
     try:
         return use()
     except UsageError as error:
@@ -194,6 +194,6 @@ def checked(item: Item, use: Callable[[], T]) -> T:
         item.refuse(str(error))
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> NoReturn:
-    """A name that is none of those known."""
+def refuse_unknown(kind: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Refuse a name that is not among those known."""
     raise UsageError(did_you_mean(kind, name, known))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry, did_you_mean
-from vitattack.text.syntax import Call, parse
+from vitattack.text.syntax import Call, parse_syntax
 
 if TYPE_CHECKING:
     from vitattack.train.augment.base import Augmentation
@@ -77,7 +77,7 @@ def check_part_names(recipe: Recipe) -> None:
     for key, registry, names in texts:
         for text in names:
             try:
-                node = parse(text)
+                node = parse_syntax(text)
             except UsageError as error:
                 raise UsageError(f"{key}: {error}") from error
             if isinstance(node, Call) and node.name not in registry:

@@ -82,7 +82,7 @@ def _read_shipped(path: Path) -> dict[str, Any]:
 
 
 def _read_keys(path: Path) -> dict[str, Any]:
-    content = yaml_lines.load(path, "recipe").plain
+    content = yaml_lines.load_yaml(path, "recipe").plain
     if not isinstance(content, dict):
         raise UsageError(f"'{path.name}' is not a recipe: write keys and values, such as objective: trades(beta=6)")
     if content.pop("schema", 1) != 1:
@@ -100,7 +100,7 @@ def _parse_change(key: str, value: str) -> Any:
         cuts = [at for at, c in enumerate(inner) if c == "," and inner[:at].count("(") == inner[:at].count(")")]
         items = [inner[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(inner)], strict=True)]
         return [item for item in items if item]
-    return yaml_lines.parse(value, printable(f"{key}=...")).plain
+    return yaml_lines.parse_yaml(value, printable(f"{key}=...")).plain
 
 
 @cache

@@ -19,7 +19,7 @@ from vitattack.core.assets import BENCHMARKS
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
-from vitattack.text.yaml_lines import Item, checked, load, unknown
+from vitattack.text.yaml_lines import Item, checked, load_yaml, refuse_unknown
 from vitattack.threats.base import Threat, parse_threats
 
 KEYS = (
@@ -48,7 +48,7 @@ def read_benchmark(text: str, *, check_attacks: bool = True) -> Benchmark:
     path = Path(text) if text.endswith((".yaml", ".yml")) else shipped_benchmarks().get(text)
     if path is None:
         raise UsageError(did_you_mean("benchmark", printable(text), [*shipped_benchmarks(), "FILE.yaml"]))
-    top = load(path, shipped=path.parent == BENCHMARKS)
+    top = load_yaml(path, shipped=path.parent == BENCHMARKS)
     items = top.keys("a benchmark", KEYS)
     if "schema" not in items or items["schema"].value != 1:
         items.get("schema", top).refuse("a benchmark says which version it is written for: begin with schema: 1")
@@ -169,7 +169,7 @@ class _Reader:
             asked[key] = tuple(item.text(key) for item in self._list(key))
             for item, axis in zip(self._list(key), asked[key], strict=True):
                 if axis not in AXES:
-                    checked(item, partial(unknown, "axis", axis, AXES))
+                    checked(item, partial(refuse_unknown, "axis", axis, AXES))
                 if (*asked.get("rows", ()), *asked.get("columns", ())).count(axis) > 1:
                     item.refuse(f"{axis} stands twice in rows and columns: keep one")
         rows = asked["rows"] or tuple(axis for axis in AXES if axis not in asked["columns"])[:1]

@@ -17,7 +17,7 @@ from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.renamed import refuse_former_id
-from vitattack.text.yaml_lines import Item, checked, unknown
+from vitattack.text.yaml_lines import Item, checked, refuse_unknown
 
 # Options of a checkpoint file, as fields of FileOptions.
 OPTIONS = ("arch", "arch_kwargs", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like")
@@ -63,7 +63,7 @@ def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData
     elif text.endswith(SUFFIXES):
         checked(item, lambda: _check_checkpoint(text, options))
     else:
-        checked(item, lambda: unknown("model", text, [*zoo, "timm:ARCH.TAG", "FILE.safetensors"]))
+        checked(item, lambda: refuse_unknown("model", text, [*zoo, "timm:ARCH.TAG", "FILE.safetensors"]))
     entry = zoo.get(text) or zoo.get(str(options.get("like")))
     if entry is not None and not published and not data.suits(entry):
         item.refuse(

@@ -9,7 +9,7 @@ from functools import partial
 from vitattack.bench.read.cell_settings import read_settings
 from vitattack.bench.schema import CLEAN, AttackColumn, ModelRow, Named, Selector
 from vitattack.core.registry import did_you_mean
-from vitattack.text.yaml_lines import Item, checked, unknown
+from vitattack.text.yaml_lines import Item, checked, refuse_unknown
 from vitattack.threats.base import parse_threats
 
 
@@ -45,7 +45,7 @@ class Labels:
             return "" if attack == CLEAN else self.threats[0]
         threats = checked(item, lambda: parse_threats(item.text("a threat")))
         if len(threats) > 1 or str(threats[0]) not in self.threats:
-            checked(item, lambda: unknown("threat of this file", str(threats[-1]), self.threats))
+            checked(item, lambda: refuse_unknown("threat of this file", str(threats[-1]), self.threats))
         return "" if attack == CLEAN else str(threats[0])
 
     def _named(self, axis: str) -> Sequence[Named]:
@@ -83,5 +83,5 @@ def _patterns(item: Item, axis: str, labels: Labels) -> tuple[str, ...]:
         item.refuse(f"{axis} is an empty list: name at least one, or drop it, which means all of them")
     for pattern in patterns:
         if not labels.any_matches(axis, pattern):
-            checked(item, partial(unknown, axis[:-1], pattern, labels.of(axis)))
+            checked(item, partial(refuse_unknown, axis[:-1], pattern, labels.of(axis)))
     return patterns

@@ -43,7 +43,7 @@ from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 from vitattack.records.store import Sink
-from vitattack.text.syntax import short
+from vitattack.text.syntax import excerpt
 from vitattack.threats.base import Threat, parse_threats
 from vitattack.threats.lp import LpBall
 
@@ -79,7 +79,7 @@ def transfer(
     text = attack_text.canonical(attack)
     built = attack_text.build(text, ball)
     if built.traits.sources:
-        raise UsageError(f"{short(text)} names its source itself: give this command the attack alone, such as pgd")
+        raise UsageError(f"{excerpt(text)} names its source itself: give this command the attack alone, such as pgd")
     if setup.calibration is not None and not built.traits.learns:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
     check_names(models, to)
