@@ -62,8 +62,8 @@ def command(
     best.safetensors and last.safetensors, epochs.csv, epochs.jsonl, steps.jsonl and result.json.
     """
     from vitattack.report.train import plan_table, recipes_table, run_table
-    from vitattack.train.options import SessionOptions
     from vitattack.train.recipe_file import load_recipe
+    from vitattack.train.session_options import SessionOptions
 
     from .output import show
 

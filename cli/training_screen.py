@@ -34,7 +34,7 @@ class TrainingScreen(Reporter):
     def begin(self, recipe: Recipe, folder: Path, step: int, total: int) -> None:
         self.progress.start()
         self.task = self.progress.add_task(recipe.name, total=total, completed=step, state="")
-        self._print(f"{recipe.name}: {folder}" + (f", going on after {step} of {total} steps" if step else ""))
+        self._print(f"{recipe.name}: {folder}" + (f", resuming after {step} of {total} steps" if step else ""))
 
     def step(self, row: Row) -> None:
         state = f"epoch {row['epoch']:.0f} loss {row['loss']:.3f}"

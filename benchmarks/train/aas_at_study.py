@@ -21,10 +21,10 @@ from vitattack import evaluate
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.result import Result
 from vitattack.records.stats import mcnemar
-from vitattack.train.options import SessionOptions
 from vitattack.train.recipe import Recipe
 from vitattack.train.run_folder import TrainedRun
 from vitattack.train.run_recipe import train
+from vitattack.train.session_options import SessionOptions
 
 EVERY, BATCHES, STEPS, INNER = 3, 4, 10, 3
 VARIANTS = ("base", "aas_at", "random", "extra")

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from vitattack.models.victim import Victim
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.reporter import Reporter, Row
-from vitattack.train.options import SessionOptions
 from vitattack.train.recipe import Recipe
 from vitattack.train.run_folder import TrainedRun
 from vitattack.train.run_recipe import train
+from vitattack.train.session_options import SessionOptions
 
 SHAPE = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 # drop_path draws from torch's own generator, crop and flip from the batch's

@@ -232,7 +232,7 @@ def test_an_empty_data_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_trackers_are_said_in_the_first_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitattack.train.options.find_spec", lambda name: None)
+    monkeypatch.setattr("vitattack.train.session_options.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="--log wandb needs the package wandb: pip install wandb"):
         run(small(), tmp_path, log=("wandb",))
     with pytest.raises(UsageError, match="unknown tracker 'wand': did you mean wandb"):
@@ -246,7 +246,7 @@ def test_training_leaves_the_callers_generator_alone(tmp_path: Path) -> None:
 
 
 def test_the_affine_toy_is_no_transformer_and_has_no_gaps() -> None:
-    from vitattack.train.loop.probes import AttentionProbe
+    from vitattack.train.loop.epoch_probes import AttentionProbe
 
     victim = affine()
     assert AttentionProbe(torch.rand(2, 3, 1, 1), torch.tensor([0, 1])).measure(victim) == {}

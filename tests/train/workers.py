@@ -11,7 +11,7 @@ import torch
 
 from tests.train.small_runs import SHAPE, run, small
 from vitattack.train.loop.reporter import Reporter, Row
-from vitattack.train.options import SessionOptions
+from vitattack.train.session_options import SessionOptions
 
 PLAIN = {"hooks": (), "augment": ("crop", "flip"), "batch_size": 16, "epochs": 8, "arch_kwargs": SHAPE, "probe": 4}
 CASES = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OBJECTIVES: Registry[Callable[..., Objective]] = Registry("objective", entry_point_group="vitattack.objectives")
 for _name, _target in {
     "standard": "standard:standard",
-    "fgsm": "pgd_at:fgsm",
+    "fgsm": "pgd_at:fgsm_at",
     "pgd_at": "pgd_at:pgd_at",
     "trades": "trades:trades",
     "mart": "mart:mart",
@@ -61,7 +61,12 @@ for _name, _class in {"adamw": "AdamW", "lion": "Lion", "sgd": "Sgd"}.items():
     OPTIMISERS.add(_name, f"vitattack.train.optim.optimisers:{_class}")
 
 RATE_SCHEDULES: Registry[Callable[..., RateSchedule]] = Registry("learning rate", entry_point_group="vitattack.rates")
-for _name, _class in {"constant": "Constant", "cosine": "Cosine", "one_cycle": "OneCycle", "drops": "Drops"}.items():
+for _name, _class in {
+    "constant": "ConstantRate",
+    "cosine": "CosineRate",
+    "one_cycle": "OneCycleRate",
+    "drops": "StepDecay",
+}.items():
     RATE_SCHEDULES.add(_name, f"vitattack.train.optim.rate_schedules:{_class}")
 
 

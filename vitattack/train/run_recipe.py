@@ -26,10 +26,10 @@ from vitattack.train.loop.reporter import Reporter
 from vitattack.train.loop.session import Session
 from vitattack.train.loop.training_loop import TrainingLoop
 from vitattack.train.loop.training_model import build_training_model
-from vitattack.train.options import SessionOptions
 from vitattack.train.parts import Parts, build_parts, canonical_recipe
 from vitattack.train.recipe import Recipe
 from vitattack.train.run_folder import TrainedRun, clear_outputs, finished_run, folder_of, locked_folder
+from vitattack.train.session_options import SessionOptions
 from vitattack.train.training_plan import TrainingPlan, measure_plan
 
 

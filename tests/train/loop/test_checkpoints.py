@@ -47,7 +47,7 @@ def test_a_spoilt_checkpoint_is_passed_over(whole: TrainedRun, tmp_path: Path) -
     newest.write_bytes(newest.read_bytes()[:1000])
     hearing = Hearing()
     assert run(small(), tmp_path, hearing, log_every=1).last.read_bytes() == whole.last.read_bytes()
-    assert hearing.warned == [f"{newest} cannot be read: going on from step-000000004.pt, before it"]
+    assert hearing.warned == [f"{newest} cannot be read: resuming from step-000000004.pt instead"]
 
 
 def test_one_checkpoint_is_kept_beside_a_spoilt_one_that_claims_to_be_newer(tmp_path: Path) -> None:

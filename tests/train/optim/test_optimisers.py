@@ -14,7 +14,7 @@ from vitattack.models.attention.baked_scales import install_scales, scales_of
 from vitattack.models.attention.probe import attention_layers
 from vitattack.train.optim.optimisers import AdamW, Lion, Sgd
 from vitattack.train.optim.parameter_groups import parameter_groups
-from vitattack.train.optim.rate_schedules import Constant, Cosine, Drops, OneCycle
+from vitattack.train.optim.rate_schedules import ConstantRate, CosineRate, OneCycleRate, StepDecay
 
 
 def one_weight(value: float) -> nn.Linear:
@@ -83,21 +83,21 @@ def test_attention_scales_that_learn_do_not_decay_and_flat_models_have_no_layers
 
 
 def test_cosine_by_hand() -> None:
-    rate = Cosine(warmup=0.1, start=0.04, floor=0.1, cooldown=0.1)
+    rate = CosineRate(warmup=0.1, start=0.04, floor=0.1, cooldown=0.1)
     assert rate(0, 100) == pytest.approx(0.04)
     assert rate(5, 100) == pytest.approx(0.52)
     assert rate(10, 100) == pytest.approx(1.0)
     assert rate(50, 100) == pytest.approx(0.55)
     assert rate(30, 100) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4)))
     assert rate(90, 100) == rate(99, 100) == pytest.approx(0.1)
-    assert Cosine()(0, 10) == 1.0
-    assert Constant()(0, 10) == 1.0
-    assert Constant(warmup=0.5)(0, 10) == 0.0
-    assert Constant(warmup=0.5)(5, 10) == 1.0
+    assert CosineRate()(0, 10) == 1.0
+    assert ConstantRate()(0, 10) == 1.0
+    assert ConstantRate(warmup=0.5)(0, 10) == 0.0
+    assert ConstantRate(warmup=0.5)(5, 10) == 1.0
 
 
 def test_one_cycle_is_torchs_and_right_by_hand() -> None:
-    rate = OneCycle()
+    rate = OneCycleRate()
     # peak at step 0.3 * 100 - 1 = 29, half the way up at 14.5, the end at 99
     assert rate(0, 100) == pytest.approx(1 / 25)
     assert rate(29, 100) == pytest.approx(1.0)
@@ -106,7 +106,7 @@ def test_one_cycle_is_torchs_and_right_by_hand() -> None:
     for total, warmup in ((100, 0.3), (80, 0.025), (37, 0.2)):
         optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
         theirs = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1.0, total_steps=total, pct_start=warmup)
-        rate = OneCycle(warmup=warmup)
+        rate = OneCycleRate(warmup=warmup)
         for number in range(total):
             if number:
                 optimiser.step()
@@ -115,7 +115,7 @@ def test_one_cycle_is_torchs_and_right_by_hand() -> None:
 
 
 def test_drops_by_hand() -> None:
-    rate = Drops(at=(35 / 40, 38 / 40), factor=0.1)
+    rate = StepDecay(at=(35 / 40, 38 / 40), factor=0.1)
     assert [rate(epoch * 7, 280) for epoch in (0, 34, 35, 37, 38, 39)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
@@ -129,10 +129,10 @@ def test_drops_by_hand() -> None:
         lambda: Lion(betas=(0.9, 1.0)),
         lambda: Sgd(layers=0.0),
         lambda: Sgd(momentum=0.0, nesterov=True),
-        lambda: Cosine(warmup=5.0),
-        lambda: Cosine(warmup=0.6, cooldown=0.6),
-        lambda: OneCycle(div=0.0),
-        lambda: Drops(at=(0.9, 0.1)),
+        lambda: CosineRate(warmup=5.0),
+        lambda: CosineRate(warmup=0.6, cooldown=0.6),
+        lambda: OneCycleRate(div=0.0),
+        lambda: StepDecay(at=(0.9, 0.1)),
     ],
 )
 def test_settings_without_sense_are_refused(make) -> None:

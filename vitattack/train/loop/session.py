@@ -17,14 +17,14 @@ from vitattack.models.attention.baked_scales import adapters_of
 from vitattack.train.data.training_data import TrainingData
 from vitattack.train.loop.checkpoints import Checkpoints, write_durably
 from vitattack.train.loop.early_stop import EarlyStop, TrainingStopped
+from vitattack.train.loop.epoch_probes import AccuracyProbe, AttentionProbe
 from vitattack.train.loop.logs import RunLog
-from vitattack.train.loop.probes import AccuracyProbe, AttentionProbe
 from vitattack.train.loop.reporter import Reporter, Row
 from vitattack.train.loop.training_loop import Observer, TrainingLoop
 from vitattack.train.loop.training_model import safetensors_bytes
 from vitattack.train.objectives.standard import Standard
-from vitattack.train.options import SessionOptions
 from vitattack.train.recipe import Recipe
+from vitattack.train.session_options import SessionOptions
 
 
 class Session(Observer):
@@ -78,7 +78,7 @@ class Session(Observer):
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
             if stored is not None:
                 for path in self.checkpoints.after(stored[0]):
-                    self.reporter.warn(f"{path} cannot be read: going on from {stored[0].name}, before it")
+                    self.reporter.warn(f"{path} cannot be read: resuming from {stored[0].name} instead")
 
     def _load(self, state: dict[str, Any]) -> None:
         self.loop.load(state["loop"])
@@ -121,7 +121,7 @@ class Session(Observer):
         if reason is not None and not self.options.keep_going:
             best = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
             raise TrainingStopped(
-                f"stopped after epoch {row['epoch']}: {reason} ({best}--keep-going goes on regardless)"
+                f"stopped after epoch {row['epoch']}: {reason} ({best}--keep-going continues regardless)"
             )
         growing = row.get("eps", self.loop.run.eps) < self.loop.run.eps
         warning = reason or (None if growing else self.early_stop.warning(row))

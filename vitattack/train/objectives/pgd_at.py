@@ -38,7 +38,7 @@ def pgd_at(ball: LpBall, *, inner: Attack | None = None, smoothing: float = 0.0)
     return AdversarialCrossEntropy(attack, checked_smoothing(smoothing))
 
 
-def fgsm(
+def fgsm_at(
     ball: LpBall,
     *,
     kind: Literal["n", "rs"] = "n",

@@ -30,7 +30,7 @@ def _rising(at: float, warmup: float, start: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantRate:
     """Linear warm-up from `start` over a share of the run, then the peak."""
 
     warmup: float = 0.0
@@ -45,7 +45,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class CosineRate:
     """Linear warm-up from `start`, then half a cosine down to `floor`, held for the last share `cooldown`."""
 
     warmup: float = 0.0
@@ -69,7 +69,7 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class OneCycle:
+class OneCycleRate:
     """Half a cosine up from 1 / div, half a cosine down to 1 / div / final_div, as torch's OneCycleLR (Smith and Topin, 2019)."""
 
     warmup: float = 0.3
@@ -91,7 +91,7 @@ class OneCycle:
 
 
 @dataclass(frozen=True)
-class Drops:
+class StepDecay:
     """Step decay: the peak times `factor` for each milestone passed; milestones are shares of the run."""
 
     at: tuple[float, ...] = (0.5, 0.75)
