@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 
 import vitattack
-from vitattack.attacks.stages import broken
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
@@ -47,7 +46,8 @@ def cost(result: Result, status: str) -> str:
 
 def fell(result: Result) -> str:
     """How many samples each stage broke, in the order of the stages."""
-    return ", ".join(f"{name} {count}" for name, count in broken(result.job.attack, result.records).items())
+    section = result.section("stages")
+    return ", ".join(f"{name} {count}" for name, count in section.content.items()) if section else ""
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vitattack.attacks.stages import names
+from vitattack.attacks import attack_text
 from vitattack.bench.run import stored_cells
 from vitattack.data import DataSet, load_data
 from vitattack.models.victim import Victim, model_digest
@@ -79,7 +79,8 @@ def stored(folder: Path, attack: str) -> dict[int, Outcome]:
     """What a run has stored so far, by image, the last word on each; its seconds go to the images by their passes."""
     found = {record.index: record for record in stored_cells.records(folder)}
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
-    seconds, stages = sum(event.get("seconds", 0.0) for event in events), names(attack)
+    named = attack_text.example(attack)
+    seconds, stages = sum(event.get("seconds", 0.0) for event in events), named.attack.stage_names(named.text)
     price = seconds / max(1, sum(r.forwards + r.backwards for r in found.values()))
     fell = {image: int(record.evidence.get("stage", -1)) for image, record in found.items()}
     return {

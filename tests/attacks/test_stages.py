@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from vitattack.attacks.stages import broken, names, square_helps
+from vitattack.attacks import attack_text
+from vitattack.attacks.stages import broken_by, square_helps
 from vitattack.records.record import SampleRecord
+
+
+def names(text: str) -> tuple[str, ...]:
+    named = attack_text.example(text)
+    return named.attack.stage_names(named.text)
 
 
 def records(*stages: int) -> list[SampleRecord]:
@@ -23,7 +29,7 @@ def test_stages_are_those_of_the_outermost_attack() -> None:
 
 
 def test_an_attack_named_twice_loses_nobody() -> None:
-    assert broken("worst(pgd, gama, pgd(steps=20))", records(0, 0, 1, -1)) == {"pgd": 2, "gama": 1}
+    assert broken_by(names("worst(pgd, gama, pgd(steps=20))"), records(0, 0, 1, -1)) == {"pgd": 2, "gama": 1}
 
 
 @pytest.mark.parametrize(
@@ -38,4 +44,4 @@ def test_an_attack_named_twice_loses_nobody() -> None:
     ],
 )
 def test_square_helps_where_gradients_came_before_it(text: str, stage: int, said: bool) -> None:
-    assert bool(square_helps(text, records(stage, -1, -1))) == said
+    assert bool(square_helps(broken_by(names(text), records(stage, -1, -1)), 3)) == said

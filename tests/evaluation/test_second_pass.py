@@ -13,14 +13,17 @@ from torch import Tensor, nn
 
 from vitattack import evaluate
 from vitattack.attacks import attack_text
-from vitattack.attacks.auto.attack import MOST, NAMES, Auto
-from vitattack.attacks.auto.report import auto_doubts, auto_report, most_fragile
+from vitattack.attacks.auto.attack import Auto
+from vitattack.attacks.auto.numbering import MOST, NAMES
+from vitattack.attacks.auto.report import auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
+from vitattack.attacks.base import BLIND
 from vitattack.evaluation.listener import EvaluationListener
-from vitattack.evaluation.second_pass import BLIND, ESCALATED, PROBED, chosen, due
+from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, due
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
+from vitattack.records.section import Run
 from vitattack.threats.lp import LpBall
 
 QUICK = "auto(k=9, steps=5, long=10)"
@@ -136,8 +139,8 @@ def run(model: nn.Module, n: int, attack: str = QUICK, **more: object) -> Result
 
 def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None:
     found = run(Masked(), 24)
-    told = auto_report(found.job, found.records)
-    assert told is not None and told.assured is not None
+    told = auto_report(found.records)
+    assert told.assured is not None
     assert told.assured.escalated and told.assured.fell > 0 and told.assured.broke > 0
     assert found.robust.correct == 0
     assert {r.pass_number for r in found.records} == {PROBED, ESCALATED}
@@ -147,16 +150,16 @@ def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None
 
 def test_a_quantiser_is_called_blind_and_escalated() -> None:
     found = run(Blind(), 16)
-    told = auto_report(found.job, found.records)
-    assert told is not None and told.assured is not None
+    told = auto_report(found.records)
+    assert told.assured is not None
     assert told.assured.escalated and told.assured.probed == 0 and found.robust.correct == 0
     assert any(r.evidence["zero_grad"] for r in found.records)
 
 
 def test_no_hit_is_reported_for_what_it_is() -> None:
     found = run(Far(), 64, "auto(steps=2, k=9, long=100)")
-    told = auto_report(found.job, found.records)
-    assert told is not None and told.assured is not None and told.assured.probed >= 2
+    told = auto_report(found.records)
+    assert told.assured is not None and told.assured.probed >= 2
     assured = told.assured
     assert (assured.survivors, assured.fell, assured.escalated) == (64, 0, False)
     assert f"0 of {assured.probed} probed survivors fell" in assured.note and "nothing about stronger" in assured.note
@@ -209,15 +212,14 @@ def test_shards_end_in_the_same_file_and_the_store_answers_afterwards(tmp_path: 
 def test_what_only_measures_also_measures_the_second_pass() -> None:
     found = run(Masked(), 24, f"perceptual({QUICK}, lpips=False)")
     assert found.robust.correct == 0 and all("ssim" in r.evidence for r in found.records)
-    assert auto_report(found.job, found.records) is not None
+    assert found.section("auto") is not None
 
 
 def reported(*records: SampleRecord, attack: str = "auto") -> tuple[list[str], list[str]]:
     """Notes and doubts of records alone."""
     job = replace(JOB, attack=attack)
-    told = auto_report(job, records)
-    assert told is not None
-    return list(told.notes), list(auto_doubts(job, records))
+    (told, _) = attack_text.example(attack).attack.report(Run(job, records))
+    return list(told.notes), list(told.doubts)
 
 
 def test_survivors_that_all_fall_to_the_probe_leave_nobody_to_speak_of() -> None:

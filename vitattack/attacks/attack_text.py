@@ -68,6 +68,11 @@ def check(text: str, threat: Threat | None = None) -> None:
     _Checker(text, threat).named(syntax.parse_syntax(text), Attack)
 
 
+def example(text: str) -> Named:
+    """The attack a text names, against the first kind of threat that suits it."""
+    return for_any_threat(lambda threat: parse(text, threat))
+
+
 def canonical(attack: str | Node) -> str:
     """The one text of an attack: equal for equal attacks, whatever the user typed."""
     text, node = (attack, syntax.parse_syntax(attack)) if isinstance(attack, str) else ("attack", attack)
@@ -88,12 +93,6 @@ def held(text: str) -> str | None:
     node = syntax.parse_syntax(canonical(text))
     inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
     return canonical(inner[0]) if len(inner) == 1 else None
-
-
-def bare(text: str) -> Node:
-    """The tree of an attack without the wrapper that only measures what comes out."""
-    node = syntax.parse_syntax(text)
-    return node.args[0] if isinstance(node, Call) and node.name == "perceptual" and node.args else node
 
 
 def with_scales(text: str, scales: Node) -> str:

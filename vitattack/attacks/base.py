@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
+from vitattack.attacks import stages
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.price import Asked, Price, Unknown
 from vitattack.core.errors import UsageError
@@ -58,6 +59,10 @@ class Traits:
         return self.calibration != "none"
 
 
+# Gradients that vanish on more than this share of the survivors need no probe: gradient attacks were blind.
+BLIND = 0.05
+
+
 @dataclass(frozen=True)
 class Assurance:
     """What the survivors of a finished run still meet: `probe` some of them and, if one falls, `full` all of them.
@@ -72,6 +77,7 @@ class Assurance:
     first_of_probe: int
     first_of_full: int
     share: float = 0.15
+    blind: float = BLIND
 
 
 class Attack(Protocol):
@@ -139,9 +145,13 @@ class Attack(Protocol):
         """The passes of an image that nothing fools; raises `Unknown` where they cannot be told beforehand."""
         raise Unknown
 
+    def stage_names(self, text: str) -> tuple[str, ...]:
+        """The names of its stages, as evidence `stage` numbers them; `text` is its canonical text."""
+        return ()
+
     def report(self, run: Run) -> tuple[Section, ...]:
         """What a finished run shows beside its headline; that of parts is left out, as not every sample met them."""
-        return ()
+        return stages.section(self.stage_names(run.job.attack), run)
 
     def aside(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
         """Evidence on samples that the plain victim errs on and that are therefore not attacked."""

@@ -33,7 +33,6 @@ class Entry:
     black_box: bool = False  # asks for no gradient
     draws: bool = True  # begins with noise; False: the same point for every seed
     foreign: bool = False  # code of another package: what it draws may depend on the batch
-    stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None  # names of its stages, given its options
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -58,12 +57,11 @@ def catalogued(
     black_box: bool = False,
     draws: bool = True,
     foreign: bool = False,
-    stages: Callable[[dict[str, Any]], tuple[str, ...]] | None = None,
 ) -> Callable[[Factory], Factory]:
     """Describe the decorated factory for the catalogue; its name is in the table, or that of an entry point."""
 
     def decorate(factory: Factory) -> Factory:
-        _DESCRIBED[factory] = Entry(factory, paper, quick, needs_attention, threats, black_box, draws, foreign, stages)
+        _DESCRIBED[factory] = Entry(factory, paper, quick, needs_attention, threats, black_box, draws, foreign)
         return factory
 
     return decorate

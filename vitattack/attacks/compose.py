@@ -16,6 +16,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
+from vitattack.text.syntax import arguments
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Stages(Attack):
     attacks: tuple[Attack, ...]
     fresh: bool = False
     name: str = "stage"
+    names: tuple[str, ...] = ()  # of the stages, where a report tells them apart
 
     def __post_init__(self) -> None:
         if not self.attacks:
@@ -47,6 +49,9 @@ class Stages(Attack):
         near = len(self.attacks) > 1 or self.attacks[0].traits.near_boundary
         # restarts of restarts need streams of their own at every level
         return replace(inner, depth=1 + inner.depth, near_boundary=near)
+
+    def stage_names(self, text: str) -> tuple[str, ...]:
+        return self.names
 
     def price(self, asked: Asked) -> Price:
         runs = [list(same) for _, same in groupby(self.attacks, key=id)]  # restarts hold one attack many times
@@ -81,6 +86,14 @@ class Stages(Attack):
             evidence[self.name][active[fooled]] = number
             active = active[~fooled]
         return Crafted(result, evidence)
+
+
+@dataclass(frozen=True)
+class Worst(Stages):
+    """Stages that are known by the texts of their attacks."""
+
+    def stage_names(self, text: str) -> tuple[str, ...]:
+        return arguments(text)
 
 
 def in_turn(attack: Attack, asked: Asked) -> Price:

@@ -3,56 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from vitattack.attacks.attack_text import bare, canonical
 from vitattack.attacks.catalogue import ATTACKS, Entry
 from vitattack.records.record import SampleRecord
-from vitattack.text.syntax import Call
+from vitattack.records.section import Run, Section
 
 # AutoAttack's own bound: Square breaking more than this share of all samples speaks against the white-box stages.
 SQUARE_HELPS = 0.002
 
 
-def names(text: str) -> tuple[str, ...]:
-    """The stages of an attack in order, by their texts; empty where it has none of its own."""
-    node = bare(text)
-    if not isinstance(node, Call):
+def section(names: Sequence[str], run: Run, *, noted: bool = True) -> tuple[Section, ...]:
+    """The section of an attack with stages of these names; `noted`: in print, too, where no table of its own says it."""
+    if not names:
         return ()
-    if node.name == "worst":
-        return tuple(canonical(part) for part in node.args)
-    tell = ATTACKS[node.name].stages
-    return tell(dict(node.options)) if tell else ()
+    broken = broken_by(names, run.records)
+    counts = ", ".join(f"{name} {count}" for name, count in broken.items())
+    notes = (f"broken by stage: {counts}",) if noted else ()
+    return (Section("stages", broken, notes=notes, doubts=square_helps(broken, len(run.records))),)
 
 
-def broken(text: str, records: Sequence[SampleRecord]) -> dict[str, int]:
-    """How many samples fell to each stage; empty for an attack without stages."""
-    found = names(text)
+def broken_by(names: Sequence[str], records: Sequence[SampleRecord]) -> dict[str, int]:
+    """How many samples fell to each stage; stages of one name are counted as one."""
     counts = Counter(int(r.evidence.get("stage", -1)) for r in records if r.status == "fooled")
-    total: Counter[str] = Counter()
-    for number, name in enumerate(found):  # one that is named twice counts once
-        total[name] += counts[number]
-    return dict(total)
+    broken: Counter[str] = Counter()
+    for number, name in enumerate(names):
+        broken[name] += counts[number]
+    return dict(broken)
 
 
-def square_helps(text: str, records: Sequence[SampleRecord]) -> list[str]:
+def square_helps(broken: Mapping[str, int], n: int) -> tuple[str, ...]:
     """AutoAttack's flag: a black-box stage that finds what gradients did not."""
-    found = broken(text, records)
-    gradients = [number for number, name in enumerate(found) if not getattr(_entry(name), "black_box", False)]
+    entries = [_entry(name) for name in broken]
+    gradients = [number for number, entry in enumerate(entries) if entry is None or not entry.black_box]
     late = sum(
         count
-        for number, (name, count) in enumerate(found.items())
-        if gradients and number > gradients[0] and _entry(name) is ATTACKS["square"]
+        for number, (entry, count) in enumerate(zip(entries, broken.values(), strict=True))
+        if gradients and number > gradients[0] and entry is ATTACKS["square"]
     )
-    if late > SQUARE_HELPS * len(records):
-        return [
-            f"square broke {late} of {len(records)} samples that the gradient stages before it left: gradients may be "
-            "masked; try more queries, restarts, another loss or an attack made for this defence"
-        ]
-    return []
+    if late <= SQUARE_HELPS * n:
+        return ()
+    return (
+        f"square broke {late} of {n} samples that the gradient stages before it left: gradients may be "
+        "masked; try more queries, restarts, another loss or an attack made for this defence",
+    )
 
 
 def _entry(stage: str) -> Entry | None:
-    """What a stage is, by its text, if it is an attack with a name; the package writes apgd-ce for apgd_ce."""
+    """The entry of a stage that is an attack with a name; the AutoAttack package writes apgd-ce for apgd_ce."""
     name = stage.partition("(")[0].replace("-", "_")
     return ATTACKS[name] if name in ATTACKS else None  # noqa: SIM401  # a registry has no get

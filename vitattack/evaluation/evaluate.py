@@ -12,7 +12,6 @@ from torch import nn
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.controls import read_scales
-from vitattack.attacks.aas.report import looks_through_attention
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
@@ -116,7 +115,7 @@ def attack_texts(attacks: Sequence[str], scales: str | Path | None = None, *, pe
     """The canonical texts of attacks, with given attention scales and measured appearance where asked for."""
     texts = [attack_text.canonical(text) for text in attacks]
     if scales is not None:
-        if not any(map(looks_through_attention, texts)):
+        if not any(attack_text.example(text).attack.traits.attention for text in texts):
             raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
         texts = list(dict.fromkeys(attack_text.with_scales(text, read_scales(Path(scales))) for text in texts))
     if not texts:

@@ -20,7 +20,6 @@ from vitattack.evaluation.crafting import Batches, read_batch, together
 from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.second_pass import history, run_again
-from vitattack.evaluation.sections import sections
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, model_digest
 from vitattack.records.job import Job
@@ -49,7 +48,7 @@ def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool =
         content["provenance"],
         folder,
         learned,
-        sections(Run(job, past.records, learned)),
+        attack.report(Run(job, past.records, learned)) if again else (),
     )
 
 
@@ -99,7 +98,9 @@ def run(
         note_leaks(victim, buffers, sink)
         if everything is None:
             return None
-        return finish(sink, everything, job, device, attack.doubts(), expected_clean, model_record, data.protocol)
+        return finish(
+            sink, everything, job, device, attack, attack.doubts(), expected_clean, model_record, data.protocol
+        )
 
 
 def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
@@ -113,6 +114,7 @@ def finish(
     everything: list[SampleRecord],
     job: Job,
     device: torch.device,
+    attack: Attack | None,
     of_attack: Sequence[str],
     expected_clean: Any = None,
     model_record: dict[str, Any] | None = None,
@@ -121,7 +123,7 @@ def finish(
     """The stored result of a job that has run."""
     events = sink.events()
     learned = sink.learned()
-    shown = sections(Run(job, everything, learned))
+    shown = attack.report(Run(job, everything, learned)) if attack else ()
     told = [*of_attack, *(doubt for section in shown for doubt in section.doubts), *unconfirmed(model_record or {})]
     found = Doubts(everything, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))

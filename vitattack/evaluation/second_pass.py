@@ -27,8 +27,6 @@ from vitattack.records.store import Sink, whole_batches
 from vitattack.threats.base import Threat
 
 PROBED, ESCALATED = 2, 3  # numbers of passes
-# Gradients that vanish on more than this share of the survivors need no probe: gradient attacks were blind.
-BLIND = 0.05
 
 
 class Again(NamedTuple):
@@ -62,7 +60,7 @@ def due(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: 
     everybody = Again(ESCALATED, offered.full, tuple(record.index for record in left), offered.first_of_full)
     if done == PROBED:
         return everybody if any(r.pass_number == PROBED and r.status == "fooled" for r in records) else None
-    if sum(bool(record.evidence.get("zero_grad")) for record in left) > BLIND * len(left):
+    if sum(bool(record.evidence.get("zero_grad")) for record in left) > offered.blind * len(left):
         return everybody
     spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
     rows = chosen([r.index for r in left], job.seed, math.floor(offered.share * spent / offered.price))

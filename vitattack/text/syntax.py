@@ -127,6 +127,13 @@ def node_label(node: Node) -> str:
     return node.name if isinstance(node, Call) else repr(node)
 
 
+def arguments(text: str) -> tuple[str, ...]:
+    """The sources of the plain arguments of a call, word for word."""
+    tree = ast.parse(text.strip(), mode="eval").body
+    found = tree.args if isinstance(tree, ast.Call) else []
+    return tuple(ast.get_source_segment(text.strip(), argument) or "" for argument in found)
+
+
 def first_argument(text: str) -> str | None:
     """The source of the first argument of a call, word for word; None for anything without one."""
     try:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
 from vitattack.attacks import attack_text
-from vitattack.attacks.auto.assurance import STAGES
-from vitattack.attacks.auto.attack import BLOCK, NAMES, TAIL, Auto, Stage
+from vitattack.attacks.auto.attack import BLOCK, Auto, Stage
+from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
 from vitattack.attacks.auto.probes import AGREEMENT, agreement, attention
 from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search
 from vitattack.core.errors import UsageError

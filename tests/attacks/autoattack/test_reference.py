@@ -19,7 +19,6 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack import reference
 from vitattack.attacks.autoattack.flags import Flag
 from vitattack.attacks.foreign.sandbox import seed_of, seeded
-from vitattack.attacks.stages import broken
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting_passes
@@ -200,7 +199,9 @@ def test_the_checks_of_the_package_become_doubts(how: str, flag: Flag, doubt: st
 def test_results_name_the_stages(text: str, names: tuple[str, ...]) -> None:
     victim, x, y = plane(Plane(5), 5)
     result = evaluate(victim, text, threat="linf:3/255", data=(x, y), threads=1).results[0]
-    found = broken(result.job.attack, result.records)
+    section = result.section("stages")
+    assert section is not None
+    found = section.content
     assert tuple(found) == names and sum(found.values()) == result.count("fooled") > 0
 
 

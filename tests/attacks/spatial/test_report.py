@@ -96,7 +96,7 @@ def test_counts_by_hand_and_what_could_be_counted_either_way_widens_the_interval
 
 def test_inside_worst_the_stages_show_no_report() -> None:
     evaluation = run(f"worst(spatial_random(k=2), {GRID})")
-    assert spatial_report(evaluation.results[0]) is None
+    assert evaluation.results[0].section("spatial") is None
     assert evaluation.results[0].robust.correct == run().results[0].robust.correct
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
+from vitattack.attacks.aas.report import referee_section
 from vitattack.attacks.aas.scale_search import Candidate, Search
 from vitattack.attacks.base import (
     Attack,
@@ -37,6 +38,7 @@ from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.views import Alone, BackwardOnly, LogitScaled
+from vitattack.records.section import Run, Section
 from vitattack.threats.lp import LpBall
 
 
@@ -101,6 +103,9 @@ class AAS(InBall):
         through_view = self.inner.price(asked.through_view()).more(1)
         price = plain.more(1).plus(through_view.times(min(self.keep, self.search.candidates)))
         return price.plus(plain).more(3) if self.referee and self.mode == "surrogate" else price
+
+    def report(self, run: Run) -> tuple[Section, ...]:
+        return referee_section(run)
 
     # Once per job: the scales.
 

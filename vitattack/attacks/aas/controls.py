@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitattack.attacks import attack_text
-from vitattack.attacks.aas.report import looks_through_attention, masking_verdict, referee
+from vitattack.attacks.aas.report import masking_verdict
 from vitattack.core.errors import UsageError
 from vitattack.records import stats
 from vitattack.records.result import Evaluation, Result
@@ -32,7 +32,7 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
 def with_bases(texts: Sequence[str]) -> list[str]:
     """The attacks, and the base attack of every AAS among them, which its controls are measured by."""
     texts = [attack_text.canonical(text) for text in texts]
-    bases = [attack_text.held(text) for text in texts if looks_through_attention(text)]
+    bases = [attack_text.held(text) for text in texts if attack_text.example(text).attack.traits.attention]
     if not bases:
         raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
     return list(dict.fromkeys([*texts, *(base for base in bases if base is not None)]))
@@ -43,7 +43,7 @@ def control_texts(evaluation: Evaluation) -> tuple[str, ...]:
     texts = [result.job.attack for result in evaluation.results]
     for result in evaluation.results:
         inner = attack_text.held(result.job.attack)
-        if referee(result) is not None and inner is not None and result.job.attack not in _controls_of(inner):
+        if result.section("referee") is not None and inner is not None and result.job.attack not in _controls_of(inner):
             texts += [_restarts(evaluation, result, inner), *_controls_of(inner)]
     return tuple(dict.fromkeys(texts))
 
@@ -76,7 +76,7 @@ def verdicts(evaluation: Evaluation) -> list[str]:
     found = []
     for text, result in by_text.items():
         inner = attack_text.held(text)
-        if inner is None or inner not in by_text or referee(result) is None or text in _controls_of(inner):
+        if inner is None or inner not in by_text or result.section("referee") is None or text in _controls_of(inner):
             continue
         restarts = by_text.get(_restarts(evaluation, result, inner))
         double = by_text.get(_controls_of(inner)[-1])

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitattack.attacks.attack_text import bare
-from vitattack.attacks.catalogue import ATTACKS
+from vitattack.core.table import Table
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
-from vitattack.records.result import Result
-from vitattack.records.section import Run
-from vitattack.records.stats import Accuracy
-from vitattack.text.syntax import Call
+from vitattack.records.result import Result, label
+from vitattack.records.section import Run, Section
+from vitattack.records.stats import Accuracy, figures, percent
 
 SIGNIFICANT = 0.05
 
@@ -55,16 +53,8 @@ class Referee:
         }
 
 
-def looks_through_attention(text: str) -> bool:
-    """Whether the outermost attack of a text is one that scales attention."""
-    node = bare(text)
-    return isinstance(node, Call) and node.name in ATTACKS and ATTACKS[node.name].needs_attention
-
-
 def referee(run: Run | Result) -> Referee | None:
-    """The report of a run whose attack looked through scaled attention; None for any other."""
-    if not looks_through_attention(run.job.attack):
-        return None  # inside worst() or restarts() not every stage has seen every sample
+    """The report of a run whose outermost attack looked through scaled attention; None where it attacked nobody."""
     records = run.records
     attacked = [r for r in records if r.clean == r.label]
     if not any("base_fooled" in r.evidence for r in attacked):
@@ -97,6 +87,62 @@ def referee(run: Run | Result) -> Referee | None:
         missed=sum(bool(plain and not scaled) for scaled, plain in pairs) if protocol else None,
         learned=dict(run.learned) if run.learned else None,
     )
+
+
+def referee_section(run: Run) -> tuple[Section, ...]:
+    """The section of a run whose outermost attack looked through scaled attention."""
+    found = referee(run)
+    if found is None:
+        return ()
+    table = _referee_table(f"{label(run.job.attack)}: the referee", found)
+    return (Section("referee", found.json(), tables=(table,)),)
+
+
+def _referee_table(title: str, found: Referee) -> Table:
+    """Clean and robust accuracy (RA); only the rows that say so are counted on the scaled model."""
+    lines: list[tuple[str, Accuracy | None]] = [
+        ("clean, plain model", found.clean),
+        ("clean, scaled model", found.clean_scaled),
+        ("RA of the base attack", found.base),
+        ("RA of the attack through scaled attention", found.aas),
+        ("RA of both together (headline)", found.union),
+        ("RA, scaled-model protocol (CVPR 2024)", found.scaled_protocol),
+        ("RA of those same examples on the plain model", found.scaled_examples),
+    ]
+    rows = [(name, *figures(accuracy)) for name, accuracy in lines if accuracy is not None]
+    notes = []
+    if found.false_successes is not None:
+        notes.append(
+            f"{found.false_successes} false successes (fool the scaled model only), "
+            f"{found.missed} missed (fool the plain model only)"
+        )
+    if found.learned:
+        notes += _search(dict(found.learned))
+    return Table(title, ("", "accuracy", "95 %", "correct"), rows, notes)
+
+
+def _search(learned: dict[str, Any]) -> list[str]:
+    found = _find(learned["learned"])
+    notes = [f"search: {learned['forwards']} forwards + {learned['backwards']} backwards, {learned['seconds']:.1f} s"]
+    for number, scales in enumerate(found["scales"] if found else []):
+        ranked = f", RA on calibration {percent(found['robust'][number])}" if found["plain"] is not None else ""
+        notes.append(f"scales {number + 1}: {_text(scales)}{ranked}")
+    if found and found["plain"] is not None:
+        notes.append(f"without scales: RA on calibration {percent(found['plain'])}")
+    return notes
+
+
+def _find(learned: Any) -> Any:
+    """The first scales in what an attack learned; wrappers nest it in lists."""
+    if isinstance(learned, list):
+        return next((found for found in map(_find, learned) if found), None)
+    return learned.get("found") if isinstance(learned, dict) else None
+
+
+def _text(scales: Any) -> str:
+    if scales and isinstance(scales[0], list | tuple):
+        return " | ".join(_text(row) for row in scales)
+    return " ".join(f"{scale:.2g}" for scale in scales)
 
 
 def _fools(record: SampleRecord, name: str) -> bool:

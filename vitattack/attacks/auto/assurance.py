@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from vitattack.attacks.autoattack.autoattack import VERSIONS, apgd, apgd_ce, autoattack
+from vitattack.attacks.auto.numbering import PROBE, QUERIES, STEPS
+from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, autoattack
 from vitattack.attacks.base import Assurance
 from vitattack.attacks.black_box.square import square
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.losses import Margin
 from vitattack.attacks.price import AROUND, Asked
 from vitattack.threats.lp import LpBall
-
-QUERIES, STEPS = 150, 20
-PROBE = (f"square({QUERIES})", f"apgd_ce({STEPS})", f"apgd margin({STEPS})")
-STAGES = (*(f"probe {name}" for name in PROBE), *(f"full {name}" for name in VERSIONS["standard"]))
 
 
 def assurance(ball: LpBall, first: int) -> Assurance:

@@ -15,8 +15,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from vitattack.attacks import stages
 from vitattack.attacks.auto import probes
-from vitattack.attacks.auto.assurance import STAGES, assurance
+from vitattack.attacks.auto.assurance import assurance
+from vitattack.attacks.auto.numbering import MOST, NAMES, STAGES, TAIL
+from vitattack.attacks.auto.report import report_sections
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, InBall, Traits, blank_search
 from vitattack.attacks.catalogue import catalogued
@@ -33,13 +36,11 @@ from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.models.views import Half
+from vitattack.records.section import Run, Section
 from vitattack.threats.lp import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked together: the unit of resume and of sharding
 SCALE = 0.3  # of the attention scores, in the view
-TAIL = "fp32 tail"
-NAMES = ("targets", "view", "apgd margin", "apgd_ce", TAIL)
-MOST = 8  # rounds without a budget
 WATCHED = 16  # images of a block that are looked at beforehand
 LOOKS = 2  # forwards of the block's first image before any stage
 MANY_CLASSES = 10**9  # more than any number of targets
@@ -90,15 +91,15 @@ class Auto(InBall):
 
     @property
     def parts(self) -> tuple[Attack, ...]:
-        return tuple(stage.attack for stage in self.stages)
+        return tuple(stage.attack for stage in self.every_stage)
 
     def with_parts(self, parts: Sequence[Attack]) -> Auto:
-        changed = iter([stage._replace(attack=part) for stage, part in zip(self.stages, parts, strict=True)])
+        changed = iter([stage._replace(attack=part) for stage, part in zip(self.every_stage, parts, strict=True)])
         opening, rounds, hard = (tuple(islice(changed, len(of))) for of in (self.opening, self.rounds, self.hard))
         return replace(self, opening=opening, rounds=rounds, hard=hard, tail=next(changed))
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def every_stage(self) -> tuple[Stage, ...]:
         return (*self.opening, *self.rounds, *self.hard, self.tail)
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Auto:
@@ -106,6 +107,13 @@ class Auto(InBall):
 
     def doubts(self) -> tuple[str, ...]:
         return ()
+
+    def stage_names(self, text: str) -> tuple[str, ...]:
+        return (*NAMES, *STAGES)
+
+    def report(self, run: Run) -> tuple[Section, ...]:
+        own = report_sections(run, budget=self.passes, converges=self.until is not None)
+        return (*own, *stages.section(self.stage_names(run.job.attack), run, noted=False))
 
     def price(self, asked: Asked) -> Price:
         """Of a sample that stays among the nearest, on a model whose attention does not saturate; others skip the round.
@@ -173,7 +181,7 @@ class Auto(InBall):
         """The opening and the rounds; a second search goes on with numbers of its own, hence other noise."""
         before = self.most + 1 if again else 0
         block.run(self.opening, block.standing(), before)
-        stages, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
+        rounds, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
         idle = 0  # rounds in turn that broke nobody
         everybody = self.passes is not None or self.until is not None
         # a budget ends by itself, and so does a search that goes on only while somebody falls
@@ -182,7 +190,7 @@ class Auto(InBall):
             if turn == before + 1 and not everybody:
                 rows = block.nearest(rows, max(self.least, round(self.share * len(rows))))
             spent = block.spent
-            idle = 0 if block.run(stages, rows, turn) else idle + 1
+            idle = 0 if block.run(rounds, rows, turn) else idle + 1
             if block.spent == spent or (idle == enough and (self.until or not self.passes)):
                 break
 
@@ -288,7 +296,7 @@ class _Block:
         return rows[claims & ~fooled]
 
 
-@catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)", stages=lambda options: (*NAMES, *STAGES))
+@catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)")
 def auto(
     ball: LpBall,
     *,

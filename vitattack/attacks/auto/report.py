@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from math import comb
 from typing import Any
 
-from vitattack.attacks.attack_text import bare
-from vitattack.attacks.auto.assurance import PROBE
-from vitattack.attacks.auto.attack import MOST, NAMES
-from vitattack.attacks.stages import names
-from vitattack.evaluation.second_pass import BLIND
-from vitattack.records.job import Job
+from vitattack.attacks.auto.numbering import MOST, NAMES, PROBE, STAGES
+from vitattack.attacks.base import BLIND
+from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
-from vitattack.text.syntax import Call
+from vitattack.records.result import label
+from vitattack.records.section import Run, Section
 
 # Passes per sample at which the standing samples are counted: one short ascent, PMA's price, AttackBench's cap, AutoAttack's.
 LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)
@@ -110,11 +108,19 @@ def most_fragile(population: int, probed: int) -> int:
     return fragile
 
 
-def auto_report(job: Job, records: Sequence[SampleRecord]) -> AutoReport | None:
-    """The report of a run whose attack is `auto` itself; None for any other."""
-    call = _call(job)
-    if call is None:
-        return None
+def report_sections(run: Run, *, budget: int | None, converges: bool) -> tuple[Section]:
+    """The section of a run of `auto`: what each stage bought, and doubts with what to run next."""
+    report = auto_report(run.records, budget=budget)
+    total = max(1, sum(stage.passes for stage in report.bought))
+    rows = [(s.stage, str(s.tried), str(s.broke), f"{s.passes:,}", f"{s.passes / total:.0%}") for s in report.bought]
+    title = f"{label(run.job.attack)} at {run.job.threat}: what each stage bought"
+    table = Table(title, ("stage", "tried", "broke", "passes", "share"), rows)
+    doubts = tuple(auto_doubts(run, report, budget=budget, converges=converges))
+    return (Section("auto", report.json(), notes=tuple(report.notes), tables=(table,), doubts=doubts),)
+
+
+def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -> AutoReport:
+    """What the records of a run of `auto` say; `budget` are the passes per sample it was given."""
     attacked = [r for r in records if r.clean == r.label]
     fell = [(int(r.evidence["stage"]), r.forwards + r.backwards) for r in attacked if r.status == "fooled"]
     broke = [number for number, _ in fell]
@@ -128,7 +134,7 @@ def auto_report(job: Job, records: Sequence[SampleRecord]) -> AutoReport | None:
     late = [number - len(NAMES) for number in broke if number >= len(NAMES)]
     assured = None
     survivors = sum(r.status == "robust" for r in attacked) + len(late)
-    if survivors and "passes" not in dict(call.options):
+    if survivors and budget is None:
         by_probe = sum(number < len(PROBE) for number in late)
         assured = Assured(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
         bought += [
@@ -143,60 +149,53 @@ def auto_report(job: Job, records: Sequence[SampleRecord]) -> AutoReport | None:
     return AutoReport(tuple(bought), standing, max((p for _, p in fell), default=0), assured, min(agreed, default=None))
 
 
-def auto_doubts(job: Job, records: Sequence[SampleRecord]) -> Iterator[str]:
+def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: bool) -> Iterator[str]:
     """What speaks against the number of a run of `auto`, each with what to run next."""
-    report, call = auto_report(job, records), _call(job)
-    if report is None or call is None:
-        return
-    options, stages = dict(call.options), names(job.attack)
-    attacked = [r for r in records if r.clean == r.label]
+    stages = (*NAMES, *STAGES)
+    attacked = [r for r in run.records if r.clean == r.label]
     fooled = [(stages[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
     left = [r for r in attacked if r.status == "robust"]
 
-    def run(attack: str) -> str:
+    def next_run(attack: str) -> str:
+        job = run.job
         return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat} --data "{job.data}"'
 
     blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
     if blind > BLIND * len(left):
         yield (
             f"no stage saw a gradient on {blind} of {len(left)} survivors: gradient attacks are blind here and the number "
-            f"is an upper bound; {run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
+            f"is an upper bound; {next_run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
         )
     # where no loss has a gradient, nothing is said of cross-entropy
     flat = sum(bool(r.evidence.get("ce_flat")) and not r.evidence.get("zero_grad") for r in attacked)
     if flat:
         yield (
             f"cross-entropy had a gradient of exactly zero on {flat} samples (its floor in float32): attacks that follow "
-            f"it alone overrate this model; next: vitattack diagnose-softmax {job.model}"
+            f"it alone overrate this model; next: vitattack diagnose-softmax {run.job.model}"
         )
     by_square = sum("square" in stage for stage, _ in fooled)
     if by_square:
         yield (
             f"square, which sees logits alone, broke {by_square} samples that gradients had left: they may be masked; "
-            f"{run('square(queries=20000)')}"
+            f"{next_run('square(queries=20000)')}"
         )
     elif report.assured and report.assured.escalated and report.assured.fell:
         yield (
             f"the probe broke survivors, so all of them met AutoAttack: stronger attacks may break more; "
-            f"{run('restarts(5, autoattack)')}"
+            f"{next_run('restarts(5, autoattack)')}"
         )
     if any(r.evidence.get("saturated") for r in left):
         views = sum(stage == "view" for stage, _ in fooled)
         yield (
             f"the attention softmax saturates, which misleads gradients ({views} samples fell to the view with scaled scores "
-            f"alone): vitattack diagnose-softmax {job.model}; {run('autoattack')}"
+            f"alone): vitattack diagnose-softmax {run.job.model}; {next_run('autoattack')}"
         )
-    if "passes" in options:
-        late = sum(r.forwards + r.backwards > 0.75 * int(str(options["passes"])) for _, r in fooled)
+    if budget is not None:
+        late = sum(r.forwards + r.backwards > 0.75 * budget for _, r in fooled)
         yield "a budget leaves no room for the assurance: survivors met no probe; drop the budget for one"
         if late:
             yield f"{late} samples fell to the last quarter of the budget: next: a larger one, or --until converged"
-    elif "until" not in options and any(
+    elif not converges and any(
         stage in NAMES and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
     ):
-        yield f"the last of {MOST} rounds still broke samples; {run('auto(until=converged)')}"
-
-
-def _call(job: Job) -> Call | None:
-    node = bare(job.attack)
-    return node if isinstance(node, Call) and node.name == "auto" else None
+        yield f"the last of {MOST} rounds still broke samples; {next_run('auto(until=converged)')}"

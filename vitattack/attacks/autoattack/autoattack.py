@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.square import square
@@ -16,7 +16,6 @@ from vitattack.attacks.gradient.targets import Aim, Targets, Which
 from vitattack.attacks.gradient.variants import restarts
 from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy
 from vitattack.attacks.minimum_norm.fab import fab, fab_t
-from vitattack.text.syntax import Call
 from vitattack.threats.lp import LpBall
 
 Stop = Literal["first_success", "never"]
@@ -96,12 +95,7 @@ VERSIONS = {
 }
 
 
-def _stages(options: dict[str, Any]) -> tuple[str, ...]:
-    version = options.get("version", Call("standard"))
-    return VERSIONS[version.name if isinstance(version, Call) else version]
-
-
-@catalogued(paper=CROCE, quick="autoattack(steps=3, queries=5)", stages=_stages)
+@catalogued(paper=CROCE, quick="autoattack(steps=3, queries=5)")
 def autoattack(
     ball: LpBall,
     *,
@@ -129,4 +123,4 @@ def autoattack(
             "fab_t": fab_t(ball, steps=steps),
             "square": square(ball, queries=queries),
         }
-    return Stages(tuple(made[name] for name in VERSIONS[version]))
+    return Stages(tuple(made[name] for name in VERSIONS[version]), names=VERSIONS[version])

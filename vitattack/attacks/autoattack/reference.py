@@ -22,7 +22,6 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
-from vitattack.text.syntax import Call
 from vitattack.threats.lp import LpBall
 
 Version = Literal["standard", "plus", "rand"]
@@ -90,6 +89,9 @@ class Reference(InBall):
     @property
     def traits(self) -> Traits:
         return Traits(near_boundary=True)
+
+    def stage_names(self, text: str) -> tuple[str, ...]:
+        return self.stages
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Reference:
         package()
@@ -217,17 +219,10 @@ class Reference(InBall):
         return part
 
 
-def _stage_names(options: dict[str, Any]) -> tuple[str, ...]:
-    """The stages that options as parsed stand for."""
-    version = options.get("version", "standard")
-    return options.get("stages") or STAGES[version.name if isinstance(version, Call) else version]
-
-
 @catalogued(
     paper="Croce & Hein, ICML 2020, the authors' code",
     quick="autoattack_ref(stages=('apgd-ce',), steps=10)",
     foreign=True,
-    stages=_stage_names,
 )
 def autoattack_ref(
     ball: LpBall,

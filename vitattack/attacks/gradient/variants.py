@@ -12,7 +12,7 @@ from typing import Literal
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.noise import Noise
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.compose import Stages
+from vitattack.attacks.compose import Stages, Worst
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Start, Uniform
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
@@ -180,9 +180,9 @@ def restarts(n: int, inner: Attack) -> Stages:
 
 
 @catalogued(paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=None)
-def worst(*attacks: Attack) -> Stages:
+def worst(*attacks: Attack) -> Worst:
     """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
-    return Stages(tuple(attacks))
+    return Worst(attacks)
 
 
 @catalogued(paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")

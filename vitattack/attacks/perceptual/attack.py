@@ -9,10 +9,13 @@ from torch import Tensor
 from vitattack.attacks.base import Assurance, Attack, Crafted, Wrapper
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.perceptual.distances import lpips_missing, measures
+from vitattack.attacks.perceptual.report import appearance_section
 from vitattack.attacks.price import Asked, Price
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
+from vitattack.records.result import label
+from vitattack.records.section import Run, Section
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,15 @@ class Measured(Wrapper):
         if offered is None:
             return None
         return replace(offered, probe=replace(self, inner=offered.probe), full=replace(self, inner=offered.full))
+
+    def stage_names(self, text: str) -> tuple[str, ...]:
+        return self.inner.stage_names(label(text))
+
+    def report(self, run: Run) -> tuple[Section, ...]:
+        """The report of the inner attack, and how its successes look; counts of stages come last, as everywhere."""
+        shown = self.inner.report(run._replace(job=replace(run.job, attack=label(run.job.attack))))
+        last = tuple(section for section in shown if section.name == "stages")
+        return (*shown[: len(shown) - len(last)], *appearance_section(run), *last)
 
     def price(self, asked: Asked) -> Price:
         return self.inner.price(asked)

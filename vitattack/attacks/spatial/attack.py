@@ -15,10 +15,12 @@ from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss
 from vitattack.attacks.price import Asked, Price
 from vitattack.attacks.spatial.grid import Lattice
+from vitattack.attacks.spatial.report import spatial_section
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
+from vitattack.records.section import Run, Section
 from vitattack.threats.spatial import NAMES, Spatial, transform, transforms
 
 # Transforms tried between two looks at who is fooled: each doubling costs a fooled image no more than it had cost.
@@ -131,6 +133,9 @@ class SpatialGrid(Attack):
 
     def with_loss(self, loss: AnyLoss) -> SpatialGrid:
         raise UsageError("spatial tries transforms and has no loss to replace")
+
+    def report(self, run: Run) -> tuple[Section, ...]:
+        return spatial_section(run)
 
     # Once per job: the order.
 

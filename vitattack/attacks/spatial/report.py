@@ -9,8 +9,8 @@ from typing import Any
 
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
-from vitattack.records.result import Result
-from vitattack.records.section import Run
+from vitattack.records.result import Result, label
+from vitattack.records.section import Run, Section
 from vitattack.records.stats import Accuracy
 
 
@@ -53,6 +53,16 @@ def spatial_report(result: Run | Result) -> SpatialReport | None:
         transforms=int(attacked[0].evidence["transforms"]) if counts else None,
         median_fooling=statistics.median(counts) if counts else None,
     )
+
+
+def spatial_section(run: Run) -> tuple[Section, ...]:
+    """The section of a run whose attack told shifts and rotations apart."""
+    report = spatial_report(run)
+    if report is None:
+        return ()
+    rows = (("shifts only", report.shifts), ("rotations only", report.rotations))
+    notes = (f"{label(run.job.attack)}: {report.note}",) if report.note else ()
+    return (Section("spatial", report.json(), rows=rows, notes=notes),)
 
 
 def _left(result: Run | Result, attacked: list[SampleRecord], name: str) -> Accuracy:

@@ -246,7 +246,10 @@ class Row:
         records = sink.records
         if model is self.source:
             records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)
-        return finish(sink, records, job, self.place, doubts, expected, model.loaded.record, model.data.protocol)
+        own_run = attack if model is self.source else None  # what it reports is about its own victim
+        return finish(
+            sink, records, job, self.place, own_run, doubts, expected, model.loaded.record, model.data.protocol
+        )
 
 
 def craft(
