@@ -1,4 +1,4 @@
-"""What a person sees of a download, on stderr: a bar on a terminal, nothing elsewhere; warnings always."""
+"""Progress of downloads on stderr: a bar on a terminal, nothing elsewhere; warnings always."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fetching(Listener):
-    """Bytes, rate and remaining time of each file; the bar appears with the first byte."""
+    """A bar per file with bytes, rate and remaining time, shown from the first byte on."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet

@@ -1,11 +1,11 @@
-"""`vitattack models list|info`, and the group that pull, check and add belong to."""
+"""`vitattack models list|info`, and the group of `pull`, `check` and `add`."""
 
 from __future__ import annotations
 
 import click
 
+from .model_weights import add, check, pull
 from .options import output_options
-from .weights import add, check, pull
 
 
 @click.group("models", invoke_without_command=True)
@@ -32,20 +32,19 @@ Examples:
 """,
 )
 @click.argument("text", default="")
-# No environment variables: that of --data is for what is evaluated.
+# No environment variable: VITATTACK_DATA names the images of an evaluation.
 @click.option("--data", help="Only those trained for this data set, such as cifar10.")
 @click.option("--cached", is_flag=True, help="Only those whose weights are on this machine.")
 @output_options
 def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
     """Every entry with its reported numbers, or those that contain TEXT, or whose id fits a pattern such as 'rb/*'."""
     from vitattack.models.zoo.catalogue import search_zoo
-    from vitattack.report.models import here
-    from vitattack.report.models import listing as rows
+    from vitattack.report.models import is_local, zoo_table
 
     from .output import show
 
-    found = search_zoo(text, data)
-    table, content = rows(filter(here, found) if cached else found)
+    entries = search_zoo(text, data)
+    table, content = zoo_table(filter(is_local, entries) if cached else entries)
     show(table, content, "json" if as_json else form)
 
 
@@ -65,8 +64,8 @@ def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
         from vitattack.models.zoo.count_figures import count_figures  # torch, for a model that was not recorded
 
         figures = count_figures(entry)
-    from vitattack.report.models import content, details
+    from vitattack.report.models import entry_json, entry_table
 
     from .output import show
 
-    show(details(entry, figures), content(entry, figures), "json" if as_json else form)
+    show(entry_table(entry, figures), entry_json(entry, figures), "json" if as_json else form)

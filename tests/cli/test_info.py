@@ -78,8 +78,8 @@ def test_list_shows_the_number_within_what_was_trained_for(here: Here) -> None:
 
 def test_list_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from vitattack.models.zoo.catalogue import search_zoo; from vitattack.report.models import listing;"
-        "listing(search_zoo('')); assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
+        "import sys; from vitattack.models.zoo.catalogue import search_zoo; from vitattack.report.models import zoo_table;"
+        "zoo_table(search_zoo('')); assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

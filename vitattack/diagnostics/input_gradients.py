@@ -132,7 +132,7 @@ class GradientPanel:
         if weights is None:
             logits = model(x)
         else:
-            with AttentionTap(self._layers, weights=weights):
+            with AttentionTap(self._layers, replacement=weights):
                 logits = model(x)
         if weights is None and logits.dtype != x.dtype:
             logits = logits.to(x.dtype)
@@ -154,7 +154,7 @@ class GradientPanel:
             return p
 
         x = x.detach().requires_grad_()
-        with AttentionTap(self._layers, observe=observe, weights=record):
+        with AttentionTap(self._layers, observe=observe, replacement=record):
             logits = self._victim(x)
         tensors = [tensor for pair in scores.values() for tensor in pair]
         loss = Margin()(logits, y).sum()

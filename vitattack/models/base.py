@@ -13,6 +13,7 @@ class Attackable(nn.Module):
 
     answers: int = 1  # forwards of the victim that one call spends on each image
     verdict_forwards: int = 0  # forwards that `verdict` spends on each image beyond that call
+    name: str = ""  # of the victim; views add to it
     num_classes: int
 
     @property

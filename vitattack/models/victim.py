@@ -62,7 +62,7 @@ class View(Attackable):
     def __init__(self, victim: Victim) -> None:
         super().__init__()
         self.victim = victim
-        self.num_classes = victim.num_classes
+        self.name, self.num_classes = victim.name, victim.num_classes
 
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         with torch.no_grad():

@@ -119,10 +119,10 @@ class BackwardOnly(View):
         self.per: Per = per
 
     def forward(self, x: Tensor) -> Tensor:
-        with AttentionTap(self.layers, weights=self._weights):
+        with AttentionTap(self.layers, replacement=self._softmax):
             logits: Tensor = self.victim(x)
         return logits
 
-    def _weights(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
+    def _softmax(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
         p: Tensor = _ScaledBackward.apply(scores, broadcast_scales(self.scales, self.per, layer, scores))
         return p

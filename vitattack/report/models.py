@@ -1,4 +1,4 @@
-"""The zoo as tables: one line per entry, and one entry in full."""
+"""Tables of the zoo: one line per entry, and one entry in full."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:  # a list of models needs no torch
 ELSEWHERE = ("not public", "not cached", "by hand")
 
 
-def listing(entries: Iterable[ZooEntry]) -> tuple[Table, list[dict[str, Any]]]:
-    """One line per entry, and the same entries in full."""
+def zoo_table(entries: Iterable[ZooEntry]) -> tuple[Table, list[dict[str, Any]]]:
+    """Return a table with one line per entry, and the entries in full as JSON."""
     keys = ("id", "data", "trained for", "clean % (n)", "robust % (n)", "weights")
     rows, full = [], []
     for entry in entries:
         clean = next((r for r in entry.reported if r.metric == "clean"), None)
         robust = _robust(entry)
-        shown = [f"{one.value:.1f} ({_n(one)})" if one else "-" for one in (clean, robust)]
-        there = where(entry)
-        rows.append((entry.id, entry.dataset, entry.threat or "-", *shown, there))
-        full.append({**asdict(entry), "whereabouts": there})
+        numbers = [f"{one.value:.1f} ({_n(one)})" if one else "-" for one in (clean, robust)]
+        location = location_of(entry)
+        rows.append((entry.id, entry.dataset, entry.threat or "-", *numbers, location))
+        full.append({**asdict(entry), "whereabouts": location})
     notes = (
         "robust: the lowest number reported at what it was trained for; attack and images: vitattack models info ID",
     )
@@ -35,30 +35,30 @@ def listing(entries: Iterable[ZooEntry]) -> tuple[Table, list[dict[str, Any]]]:
 
 
 def _robust(entry: ZooEntry) -> Reported | None:
-    found = [r for r in entry.reported if r.metric == "robust"]
-    within = [r for r in found if entry.threat is not None and entry.threat in r.protocol]
-    return min(within or found, key=lambda r: r.value, default=None)
+    robust = [r for r in entry.reported if r.metric == "robust"]
+    within = [r for r in robust if entry.threat is not None and entry.threat in r.protocol]
+    return min(within or robust, key=lambda r: r.value, default=None)
 
 
-def here(entry: ZooEntry) -> bool:
+def is_local(entry: ZooEntry) -> bool:
     """Whether the weights are on this machine."""
-    return where(entry) not in ELSEWHERE
+    return location_of(entry) not in ELSEWHERE
 
 
-def where(entry: ZooEntry) -> str:
-    """Where the weights are, in a word or two."""
+def location_of(entry: ZooEntry) -> str:
+    """Return where the weights are, in a word or two."""
     if entry.weights is None and entry.page:
         return "by hand"
     return weights_location(entry.weights, entry.id)
 
 
-def content(entry: ZooEntry, figures: ModelFigures | None) -> dict[str, Any]:
-    """The entry as JSON; `figures` is null where nothing here can build it."""
-    return {**asdict(entry), "whereabouts": where(entry), "figures": figures.json() if figures else None}
+def entry_json(entry: ZooEntry, figures: ModelFigures | None) -> dict[str, Any]:
+    """Return the entry as JSON; `figures` is null for a model that this version cannot build."""
+    return {**asdict(entry), "whereabouts": location_of(entry), "figures": figures.json() if figures else None}
 
 
-def details(entry: ZooEntry, figures: ModelFigures | None) -> Table:
-    """What a user asks of a model before an evaluation; numbers with their protocol."""
+def entry_table(entry: ZooEntry, figures: ModelFigures | None) -> Table:
+    """Return all facts of an entry as a table; numbers are shown with their protocol."""
     arch = ", ".join([entry.arch or "cannot be built here", *(f"{k}={v}" for k, v in entry.arch_kwargs.items())])
     normalize = entry.normalize
     rows = {
@@ -74,8 +74,8 @@ def details(entry: ZooEntry, figures: ModelFigures | None) -> Table:
         else "none: takes [0,1]",
         "data": entry.dataset,
         "trained for": entry.threat or "clean accuracy",
-        "reported": "\n".join(map(_long, entry.reported)),
-        "weights": where(entry),
+        "reported": "\n".join(map(_with_protocol, entry.reported)),
+        "weights": location_of(entry),
         "from": "\n".join(entry.weights.mirrors) if entry.weights else "",
         "sha256": (entry.weights.sha256 or "pinned on first download") if entry.weights else "",
         "page": entry.page or "",
@@ -93,11 +93,11 @@ def _attention(figures: ModelFigures) -> str:
     if not figures.attention:
         return "none"
     kinds = Counter((a.heads, a.fused) for a in figures.attention)
-    shown = (f"{n} of {heads} heads{', fused' if fused else ''}" for (heads, fused), n in kinds.items())
-    return f"{len(figures.attention)} layers: {'; '.join(shown)}"
+    layers = (f"{n} of {heads} heads{', fused' if fused else ''}" for (heads, fused), n in kinds.items())
+    return f"{len(figures.attention)} layers: {'; '.join(layers)}"
 
 
-def _long(one: Reported) -> str:
+def _with_protocol(one: Reported) -> str:
     return f"{one.metric} {one.value:g} %, n = {_n(one)}, {one.protocol} ({one.source})"
 
 

@@ -307,9 +307,9 @@ def test_weights_stand_in_for_the_softmax() -> None:
     victim = tiny_vit()
     layers = attention_layers(victim, X)
     with frozen(victim):
-        with AttentionTap(layers, weights=lambda layer, z: z.softmax(-1)):
+        with AttentionTap(layers, replacement=lambda layer, z: z.softmax(-1)):
             same = victim(X)
-        with AttentionTap(layers, weights=lambda layer, z: torch.full_like(z, 1 / z.shape[-1])):
+        with AttentionTap(layers, replacement=lambda layer, z: torch.full_like(z, 1 / z.shape[-1])):
             flat = victim(X)
     assert torch.allclose(same, logits(victim), atol=1e-6)
     assert torch.allclose(flat, logits(Rescaled(victim, torch.zeros(2), layers=layers)), atol=1e-6)

@@ -32,9 +32,9 @@ def test_every_model_that_can_be_built_has_figures() -> None:
 
 def test_figures_are_known_without_torch() -> None:
     code = (
-        "import sys; from vitattack.models.zoo.catalogue import zoo_entry; from vitattack.report.models import content;"
+        "import sys; from vitattack.models.zoo.catalogue import zoo_entry; from vitattack.report.models import entry_json;"
         "from vitattack.models.zoo.figures import figures_of; entry = zoo_entry('tiny-vit');"
-        "assert len(content(entry, figures_of(entry))['figures']['attention']) == 6;"
+        "assert len(entry_json(entry, figures_of(entry))['figures']['attention']) == 6;"
         "assert not {'torch', 'timm'} & set(sys.modules), 'slow'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

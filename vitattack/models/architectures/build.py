@@ -1,4 +1,4 @@
-"""Architectures by name, with random weights: the small ones, what timm lacks, and timm's own."""
+"""Architectures by name, with random weights: the embedded ones, those that timm lacks, and timm's own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for _depth, _width in ((28, 10), (70, 16)):
 
 
 def build_architecture(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """An architecture with random weights: `small:NAME`, a name of `ARCHITECTURES`, or timm's.
+    """Build an architecture with random weights: `small:NAME`, a name of `ARCHITECTURES`, or one of timm's.
 
     Two arguments work everywhere: `qk_scale` sets the factor on q @ k, and `norm_eps` that of every layer norm.
     """
@@ -50,7 +50,7 @@ def build_architecture(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
         return model
     except UsageError:
         raise
-    except Exception as error:  # architectures check their settings by whatever breaks first
+    except Exception as error:  # architectures fail on wrong arguments in ways of their own
         reason = first_line(error) or type(error).__name__
         raise UsageError(f"architecture {arch} does not take these --arch-kwargs: {reason}") from error
 
@@ -69,7 +69,7 @@ def _factory(arch: str) -> Callable[..., nn.Module]:
 
 
 class QueryScale(nn.Module):
-    """Stands in for a missing `q_norm`: timm's fused kernel does not read `attn.scale`, so q carries the factor."""
+    """A factor on q in place of a missing `q_norm`, since timm's fused kernel does not read `attn.scale`."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -80,10 +80,10 @@ class QueryScale(nn.Module):
 
 
 def _set_qk_scale(model: nn.Module, scale: float) -> None:
-    found = [m for m in model.modules() if hasattr(m, "q_norm") and hasattr(m, "scale")]
-    if not found or not all(isinstance(m.q_norm, nn.Identity) for m in found):
+    attentions = [m for m in model.modules() if hasattr(m, "q_norm") and hasattr(m, "scale")]
+    if not attentions or not all(isinstance(m.q_norm, nn.Identity) for m in attentions):
         raise UsageError("qk_scale fits plain ViTs only (attention with a scale, queries not normalised): drop it")
-    for module in found:
+    for module in attentions:
         attention: Any = module
         attention.q_norm = QueryScale(scale / attention.scale)
 

@@ -1,6 +1,6 @@
 """ViTs and ConvNeXts with a convolution stem, of "Revisiting Adversarial Training for ImageNet" (Singh et al., 2023).
 
-Module names are those of the authors' checkpoints, so that states load without renaming.
+Modules are named as in the authors' checkpoints, so that states load without renaming.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONVNEXTS = {
 
 
 class ConvStem(nn.Module):
-    """3 x 3 convolutions of (width, stride), each with a layer norm over channels and GELU; at the end a 1 x 1."""
+    """3 x 3 convolutions of (width, stride), each followed by a layer norm over channels and GELU; then a 1 x 1 to `out`."""
 
     def __init__(self, layers: Sequence[tuple[int, int]], out: int | None = None) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ConvStem(nn.Module):
 
 
 def vit_convstem(size: str, **kwargs: Any) -> nn.Module:
-    """ViT-{S,M,B} with four halving convolutions in place of the 16 x 16 patch projection."""
+    """Build ViT-{S,M,B} with four halving convolutions in place of the 16 x 16 patch projection."""
     import timm
 
     model: Any = timm.create_model(VITS[size], pretrained=False, **kwargs)
@@ -52,7 +52,7 @@ def vit_convstem(size: str, **kwargs: Any) -> nn.Module:
 
 
 def convnext_convstem(size: str, **kwargs: Any) -> nn.Module:
-    """ConvNeXt-{T,S,B,L} with two halving convolutions in place of the 4 x 4 patches."""
+    """Build ConvNeXt-{T,S,B,L} with two halving convolutions in place of the 4 x 4 patches."""
     import timm
 
     model: Any = timm.create_model(f"convnext_{size}", pretrained=False, **kwargs)
@@ -61,7 +61,7 @@ def convnext_convstem(size: str, **kwargs: Any) -> nn.Module:
 
 
 class IsotropicBlock(nn.Module):
-    """A ConvNeXt block without layer scale, under the names of the original code."""
+    """A ConvNeXt block without layer scale, with modules named as in the original code."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class IsotropicBlock(nn.Module):
 
 
 class ConvNextIso(nn.Module):
-    """ConvNeXt that keeps one resolution, as a ViT does."""
+    """A ConvNeXt that keeps one resolution, as a ViT does."""
 
     def __init__(self, width: int = 384, depth: int = 18, num_classes: int = 1000) -> None:
         super().__init__()
@@ -94,4 +94,5 @@ class ConvNextIso(nn.Module):
 
 
 def convnext_iso_convstem(**kwargs: Any) -> nn.Module:
+    """Build an isotropic ConvNeXt with a convolution stem."""
     return ConvNextIso(**kwargs)

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def resnet50_32(num_classes: int = 10, **kwargs: Any) -> nn.Module:
-    """ResNet-50 whose first convolution is 3 x 3 with stride 1, without max pooling."""
+    """Build a ResNet-50 whose first convolution is 3 x 3 with stride 1, without max pooling."""
     import timm
 
     model: Any = timm.create_model("resnet50", pretrained=False, num_classes=num_classes, **kwargs)

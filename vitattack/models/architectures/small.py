@@ -1,4 +1,4 @@
-"""The small architectures of the embedded models, built by name so that a zoo entry needs no shipped code."""
+"""Small architectures of the embedded models, registered by name so that a zoo entry needs no code of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ConvStem(nn.Module):
 
 @SMALL.register("tiny_vit_32")
 def tiny_vit_32(num_classes: int = 10, embed_dim: int = 128, depth: int = 6, num_heads: int = 4) -> nn.Module:
-    """A 1.1 M parameter ViT for 32 px images: convolution stem, 64 tokens, mean pooling, no class token."""
+    """Build a 1.1 M parameter ViT for 32 px images: convolution stem, 64 tokens, mean pooling, no class token."""
     return VisionTransformer(
         img_size=32,
         patch_size=4,
@@ -81,7 +81,7 @@ class Residual(nn.Module):
 
 @SMALL.register("tiny_cnn_32")
 def tiny_cnn_32(num_classes: int = 10, width: int = 32) -> nn.Module:
-    """A 0.7 M parameter residual CNN for 32 px images: the other family in transfer studies."""
+    """Build a 0.7 M parameter residual CNN for 32 px images: the other family in transfer studies."""
     return nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),

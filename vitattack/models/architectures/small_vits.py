@@ -1,4 +1,4 @@
-"""Plain ViTs at 32 px, and how weights for larger patches and images become theirs."""
+"""Plain ViTs for 32 px images, and the fitting of weights for larger patches and images to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitattack.core.errors import UsageError
 
 
 def vit_32(size: str, patch_size: int, *, num_classes: int = 10, img_size: int = 32, **kwargs: Any) -> nn.Module:
-    """timm's ViT of a size (tiny, small, base, large) for 32 px images in patches of 2 or 4."""
+    """Build timm's ViT of a size (tiny, small, base, large) for 32 px images in patches of 2 or 4."""
     import timm
 
     settings = {"img_size": img_size, "num_classes": num_classes, **kwargs}
@@ -23,9 +23,9 @@ def vit_32(size: str, patch_size: int, *, num_classes: int = 10, img_size: int =
 
 
 def fold_kernel(weight: Tensor, patch_size: int) -> Tensor:
-    """A patch kernel for images that are smaller by a whole factor: sub-blocks of (D, C, P, P) are summed.
+    """Fold a patch kernel (D, C, P, P) for images smaller by a whole factor by summing its sub-blocks.
 
-    The answer is the one the old kernel gives to the image enlarged by nearest neighbours (Mo et al., NeurIPS 2022).
+    Its output is that of the old kernel on the image enlarged by nearest neighbours (Mo et al., NeurIPS 2022).
     """
     old = weight.shape[-1]
     if old % patch_size or weight.shape[-2] != old:
@@ -35,8 +35,8 @@ def fold_kernel(weight: Tensor, patch_size: int) -> Tensor:
 
 
 def interpolate_positions(positions: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """Position embeddings (1, prefix + N, D) of a square grid for another grid, bilinearly; prefix tokens are kept."""
-    kept, patches = positions[:, :prefix], positions[:, prefix:]
+    """Interpolate position embeddings (1, prefix + N, D) of a square grid bilinearly to another; keep prefix tokens."""
+    prefix_tokens, patches = positions[:, :prefix], positions[:, prefix:]
     side = round(patches.shape[1] ** 0.5)
     if side * side != patches.shape[1]:
         raise UsageError(f"{patches.shape[1]} position embeddings are no square grid: check --arch")
@@ -44,4 +44,4 @@ def interpolate_positions(positions: Tensor, grid: tuple[int, int], prefix: int)
         return positions
     square = patches.transpose(1, 2).reshape(1, -1, side, side)
     resized = F.interpolate(square, size=tuple(grid), mode="bilinear")
-    return torch.cat([kept, resized.flatten(2).transpose(1, 2)], dim=1)
+    return torch.cat([prefix_tokens, resized.flatten(2).transpose(1, 2)], dim=1)

@@ -1,6 +1,6 @@
 """The WideResNet with SiLU of Gowal et al. (2020) and Wang et al. (2023): the CNN that robust ViTs are compared with.
 
-Module names are those of the checkpoints, so that states load without renaming.
+Modules are named as in the checkpoints, so that states load without renaming.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Two convolutions after batch norm and SiLU; where the width changes, the shortcut starts behind the first SiLU."""
+    """Two convolutions after batch norm and SiLU; where the width changes, the shortcut starts after the first SiLU."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -31,6 +31,8 @@ class Block(nn.Module):
 
 
 class Stage(nn.Module):
+    """Blocks of one width, the first of which may halve the resolution."""
+
     def __init__(self, blocks: int, width_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.block = nn.Sequential(*(Block(width if n else width_in, width, 1 if n else stride) for n in range(blocks)))
@@ -41,7 +43,7 @@ class Stage(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width for 32 px images."""
+    """The WideResNet WRN-depth-width for 32 px images."""
 
     def __init__(self, depth: int, width: int, num_classes: int = 10) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The 12-layer XCiTs of "A Light Recipe to Train Robust Vision Transformers" (Debenedetti et al., SaTML 2023).
 
-timm has the small one only, and none for 32 px images.
+timm has only the small one, and none for 32 px images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NATIVE_PATCH = 16
 
 
 def xcit_12(size: str, *, patch_size: int = NATIVE_PATCH, img_size: int = 224, **kwargs: Any) -> nn.Module:
-    """XCiT-{S,M,L}12: with patch 16, or with a stem that halves the image fewer times."""
+    """Build XCiT-{S,M,L}12 with patches of 16, or with a stem that halves the image fewer times."""
     import timm
 
     width, heads = WIDTHS[size]
@@ -28,7 +28,7 @@ def xcit_12(size: str, *, patch_size: int = NATIVE_PATCH, img_size: int = 224, *
 
 
 def adapt_stem(model: nn.Module, patch_size: int) -> None:
-    """Smaller patches with the same weights (appendix D): the first convolutions of the stem stop halving.
+    """Make patches smaller with the same weights (appendix D): the first convolutions of the stem stop halving.
 
     A stem of n halvings makes patches of 2^n, so the first log2(old / new) strides become 1.
     """

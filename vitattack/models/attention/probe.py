@@ -1,4 +1,4 @@
-"""Which softmaxes of a model are attention: one probing forward in which every softmax output is followed to its use."""
+"""The probe: one forward that follows every softmax output to its use and so finds those that are attention."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitattack.models.attention.layer_shape import block_of, heads_of
 from vitattack.models.attention.map import AttentionLayer, AttentionMap, Place
 from vitattack.models.attention.scores import MAPS, PRODUCTS, VIEWS, Trail, added_mask, viewed
 from vitattack.models.attention.tap import SoftmaxMode
+from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 
 MULTIPLICATIONS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__"}
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-# A gate's logits are mapped from what it weighs just before the softmax; a few maps back is far enough.
+# The logits of a gate are a map of the tensor it weighs, just before the softmax; a few maps back is far enough.
 RECENT_MAPS = 8
 
 
 def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
-    """The attention softmaxes of a model in call order, from one forward of the first image of x.
+    """Find the attention softmaxes of a model in call order, from one forward of the first image of x.
 
     A softmax is attention if its output, dropout aside, is multiplied with values over the axis it normalised. Weights
     of branches (split attention, selective kernels) sum over a front axis, and the weights of a global context are a
-    linear map of the very tensor they weigh: both are ignored, like class probabilities.
-    A layer's block is the innermost module that encloses it, has run, and is an item of a Sequential or ModuleList.
+    linear map of the tensor they weigh: both are ignored, like class probabilities.
     """
     modules = dict(victim.named_modules())
     probe = _Probe(modules, len(x[:1]))
@@ -46,7 +46,7 @@ def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
         calls.append(len(layers))
         layers.append(probe.layer(call, len(layers)))
         places |= call.places
-    name = str(getattr(victim, "name", type(victim).__name__))
+    name = (isinstance(victim, Attackable) and victim.name) or type(victim).__name__
     return AttentionMap(name, tuple(layers), tuple(ignored), tuple(calls), frozenset(places))
 
 
@@ -66,7 +66,7 @@ class _Call:
 
 
 class _Probe(SoftmaxMode):
-    """Labels every softmax output with positions along its axis and sees what becomes of the labels."""
+    """Labels every softmax output with positions along its axis and follows the labels to the product with values."""
 
     def __init__(self, modules: Mapping[str, nn.Module], batch: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Probe(SoftmaxMode):
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Knows at any time which modules are executing."""
+        """Keep track of the modules that are executing."""
         handles = []
         for name, module in self._modules.items():
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._stack.append(name)))
@@ -101,35 +101,35 @@ class _Probe(SoftmaxMode):
         if name != "softmax":
             q, k = (args[n] if len(args) > n else kwargs[key] for n, key in enumerate(("query", "key")))
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            found = _Call([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
-            self._describe(found, mask)
+            seen = _Call([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
+            self._describe(seen, mask)
         else:
             z = args[0] if args else kwargs["input"]
             axis = args[1] if len(args) > 1 else kwargs.get("dim", -1)
-            found = _Call([*self._stack], tuple(z.shape), axis % z.dim(), False, None)
-            self._describe(found, z)
+            seen = _Call([*self._stack], tuple(z.shape), axis % z.dim(), False, None)
+            self._describe(seen, z)
             storage = z.untyped_storage().data_ptr()
-            found.gated = next(
+            seen.gated = next(
                 (x.untyped_storage().data_ptr() for y, x in self._maps if y.untyped_storage().data_ptr() == storage),
                 None,
             )
             if z.shape[axis] == 1:
-                found.reason = "it normalises a single entry, so its output is always 1"
+                seen.reason = "it normalises a single entry, so its output is always 1"
             sizes = [1] * z.dim()
             sizes[axis] = z.shape[axis]
             label = torch.arange(z.shape[axis], device=z.device).view(sizes).expand(z.shape)
             self._labels[id(out)] = (out, {call: label})
-        self.calls.append(found)
+        self.calls.append(seen)
         self._trail.clear()
         self._temperatures.clear()
         return out
 
-    def _describe(self, found: _Call, scores: Tensor | None) -> None:
+    def _describe(self, seen: _Call, scores: Tensor | None) -> None:
         trace = self._trail.of(scores)
         if trace is not None and trace.addition is not None:
-            found.places.add(trace.addition)
+            seen.places.add(trace.addition)
         if scores is not None and id(scores) in self._temperatures:
-            found.temperature = self._temperatures[id(scores)][1]
+            seen.temperature = self._temperatures[id(scores)][1]
 
     def other(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, place: Place | None) -> None:
         if isinstance(out, Tensor) and name in MAPS:
@@ -150,7 +150,7 @@ class _Probe(SoftmaxMode):
                 self._trail.add_mask(out, mask, place)
         self._carry_labels(func, name, args, kwargs, out)
 
-    # Labels: from a softmax to the product that makes it attention.
+    # Labels: from a softmax to the product that confirms it as attention.
 
     def _carry_labels(self, func: Any, name: str, args: Sequence[Any], kwargs: Any, out: Any) -> None:
         for at, arg in enumerate(args):
@@ -188,7 +188,7 @@ class _Probe(SoftmaxMode):
             if id(weights) not in self._labels or not isinstance(values, Tensor):
                 continue
             for call, label in self._labels[id(weights)][1].items():
-                # Positions lie on the last axis; branches, which are no attention, are stacked on a front one.
+                # Positions lie on the last axis; branches, which are not attention, are stacked on a front one.
                 if values.dim() and _varies(label, -1) and values.shape[-1] == label.shape[-1]:
                     moved = _broadcast(label, out)
                     if moved is not None and out.shape != weights.shape:
@@ -206,16 +206,16 @@ class _Probe(SoftmaxMode):
         if id(operand) not in self._labels:
             return
         for call, label in self._labels[id(operand)][1].items():
-            found = self.calls[call]
-            if not _varies(label, axis) or found.kind is not None:
+            seen = self.calls[call]
+            if not _varies(label, axis) or seen.kind is not None:
                 continue
-            if found.gated in {other.untyped_storage().data_ptr() for other in others}:
-                found.reason = "its scores are a linear map of the tensor it weighs: a gate, there is no query"
+            if seen.gated in {other.untyped_storage().data_ptr() for other in others}:
+                seen.reason = "its scores are a linear map of the tensor it weighs: a gate, there is no query"
                 continue
-            found.kind = kind
-            # The softmax may be a module of its own; the layer is what holds it and the product.
-            shared = [name for name, now in zip(found.stack, self._stack, strict=False) if name == now]
-            found.stack = shared or found.stack
+            seen.kind = kind
+            # The softmax may be a module of its own; the layer is the module around it and the product.
+            shared = [name for name, now in zip(seen.stack, self._stack, strict=False) if name == now]
+            seen.stack = shared or seen.stack
 
     # Learned temperatures: a tensor of one number, or one per head, multiplied onto the product of q and k.
 
@@ -232,48 +232,29 @@ class _Probe(SoftmaxMode):
             self._temperatures[id(out)] = (out, before)
 
     def layer(self, call: _Call, number: int) -> AttentionLayer:
+        """Describe the layer of a call that was confirmed as attention."""
         name = call.stack[-1]
-        heads, axis = self._heads(call)
+        heads, head_axis = heads_of(self._modules[name], call.shape, self._batch)
         return AttentionLayer(
             number,
             name,
-            self._block(call.stack),
+            block_of(call.stack, self._modules),
             heads,
-            axis,
+            head_axis,
             call.fused,
             call.kind or "",
             None if call.temperature is None else tuple(call.temperature.double().tolist()),
         )
 
-    def _block(self, stack: Sequence[str]) -> str:
-        """The innermost item of a container around the layer, else the layer if it is one, else its caller."""
-        items = [n for n in stack if n and isinstance(self._modules.get(n.rpartition(".")[0]), CONTAINERS)]
-        around = [n for n in items if n != stack[-1]]
-        return around[-1] if around else items[-1] if items else stack[max(0, len(stack) - 2)]
-
-    def _heads(self, call: _Call) -> tuple[int, int | None]:
-        """What the module says, where the scores have such an axis; else the axis before queries and keys."""
-        module = self._modules[call.stack[-1]]
-        said = next(
-            (getattr(module, n) for n in ("num_heads", "num_attention_heads", "n_heads") if hasattr(module, n)), 0
-        )
-        free = range(len(call.shape) - 2)
-        if said:
-            axis = next((a for a in reversed(free) if a > 0 and call.shape[a] == said), None)
-            if axis is not None:
-                return said, axis
-            folded = said > 1 and call.shape[0] % (self._batch * said) == 0
-            return (said, None) if folded else (1, None)
-        return (call.shape[-3], len(call.shape) - 3) if len(call.shape) > 3 else (1, None)
-
 
 def _varies(label: Tensor, axis: int) -> bool:
+    """Whether an axis is the one that was normalised."""
     inside = -label.dim() <= axis < label.dim()
     return inside and bool((label != label.narrow(axis, 0, 1)).any())
 
 
 def _broadcast(label: Tensor, out: Tensor) -> Tensor | None:
-    """The label in the shape of an output that kept the axes; None where it lost the labelled one."""
+    """Return the label in the shape of an output with the same axes; None if the output lost the labelled one."""
     if label.dim() != out.dim() or not out.is_floating_point():
         return None
     for axis, (have, want) in enumerate(zip(label.shape, out.shape, strict=True)):

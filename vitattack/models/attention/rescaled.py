@@ -13,8 +13,8 @@ from vitattack.models.victim import Victim, View
 class Rescaled(View):
     """The victim with its attention scores multiplied: scales are (L,), per head (L, H) or per sample (B, L).
 
-    Scales may require grad. Position biases are scaled with the scores, masks are not. Ones leave the logits as they
-    are, to the bit; where scales require grad and the kernel takes a position bias, torch unfuses it to differentiate.
+    Scales may require grad. Position biases are scaled with the scores, masks are not. Scales of one leave the logits
+    bit-identical; where scales require grad and the kernel takes a position bias, torch unfuses it to differentiate.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Attention scores on their way from a product of q and k to the softmax: what masks them, and what they are exactly."""
+"""Attention scores between the product of q and k and the softmax: their masks, and their values in float64."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 Function = Callable[..., Any]
 
-# An additive constant this low forbids an entry; learned position biases stay far above it.
+# An additive constant this low masks an entry; learned position biases stay far above it.
 MASK_BELOW = -50.0
-# Masks such as finfo.min swallow the score they are added to: nothing is left under them to scale.
+# Masks such as finfo.min absorb the score they are added to and leave nothing to scale.
 BOTTOMLESS = -1e4
 
 SOFTMAXES = {"softmax", "scaled_dot_product_attention"}
@@ -34,7 +34,7 @@ MAPS = {"linear", "conv2d"}
 
 
 def rescaled_scores(z: Tensor, scale: Tensor, mask: Tensor | None) -> Tensor:
-    """s * z, where an additive mask m inside z stays what it is: s * (z - m) + m, exact at s = 1.
+    """Return s * z but for an additive mask m inside z, which is kept: s * (z - m) + m, exact at s = 1.
 
     It dispatches like a torch function, so that a tap around a rescaled view follows it as one step.
     """
@@ -46,12 +46,12 @@ def rescaled_scores(z: Tensor, scale: Tensor, mask: Tensor | None) -> Tensor:
     masked = mask != 0
     zero = z.new_zeros(())
     hidden = torch.where(masked & (mask > BOTTOMLESS), z - mask, zero)
-    # Masked entries leave the first product: -inf times the gradient 0 would be NaN.
+    # Masked entries are taken out of the first product: -inf times a gradient of 0 would be NaN.
     return torch.where(masked, z + (scale - 1) * hidden, torch.where(masked, zero, z) * scale)
 
 
 def added_mask(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Tensor | None:
-    """The mask an addition put into its result, in the result's shape: 0 where allowed, a constant <= -50 elsewhere."""
+    """Return the mask that an addition put into its result, in its shape: 0 where allowed, a constant <= -50 elsewhere."""
     if not isinstance(out, Tensor) or not out.is_floating_point():
         return None
     if name.startswith("masked_fill"):
@@ -62,8 +62,8 @@ def added_mask(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
         where, *values = [*args, *(kwargs[key] for key in ("input", "other") if key in kwargs)]
         if len(values) != 2:
             return None
-        found = _filled(where, values[0], out)
-        return found if found is not None else _filled(~where, values[1], out)
+        mask = _filled(where, values[0], out)
+        return mask if mask is not None else _filled(~where, values[1], out)
     for operand in args[:2]:
         if isinstance(operand, Tensor) and _is_mask(operand):
             return operand.detach().to(out.dtype).expand(out.shape)
@@ -87,13 +87,13 @@ def _is_mask(operand: Tensor) -> bool:
 
 
 def float_mask(attn_mask: Tensor) -> Tensor:
-    """The mask part of a float attn_mask that came without history: what is forbidden; the rest is position bias."""
+    """Return the mask in a float attn_mask of unknown history: its very low entries; the rest is position bias."""
     return torch.where(attn_mask <= MASK_BELOW, attn_mask, attn_mask.new_zeros(())).detach()
 
 
 @dataclass
 class Trace:
-    """What is known of one tensor of scores; it holds the tensor, so that its id stays its own."""
+    """The history of one tensor of scores; it holds the tensor so that its id is not reused."""
 
     tensor: Tensor
     mask: Tensor | None = None
@@ -103,7 +103,7 @@ class Trace:
 
 
 class Trail:
-    """Follows scores through views and arithmetic. Emptied at every softmax: it never spans more than one block."""
+    """Follows scores through views and arithmetic; cleared at every softmax, so it never spans more than one block."""
 
     def __init__(self, *, exact: bool) -> None:
         self._exact = exact
@@ -116,7 +116,7 @@ class Trail:
         self._traces.clear()
 
     def step(self, func: Function, name: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
-        """Hand what is known of the inputs on to the output."""
+        """Pass the history of the inputs of a function on to its output."""
         if name in PRODUCTS:
             if self._exact and isinstance(out, Tensor) and out.is_floating_point():
                 self._traces[id(out)] = Trace(out, exact=lambda: func(*map(_double, args), **_doubled(kwargs)))
@@ -131,7 +131,7 @@ class Trail:
             return
         before = self._traces[id(args[at])]
         maps = before.maps + (name in MAPS)
-        if maps > 1:  # head mixing is one map; a second one leads out of the attention
+        if maps > 1:  # head mixing is one map; a second one leaves the attention
             return
         outs = out if isinstance(out, tuple | list) else (out,)
         for number, tensor in enumerate(outs):
@@ -147,8 +147,9 @@ class Trail:
                 self._traces[id(tensor)] = trace
 
     def add_mask(self, tensor: Tensor, mask: Tensor, addition: tuple[int, int]) -> None:
+        """Record that an addition put a mask into a tensor."""
         trace = self._traces.setdefault(id(tensor), Trace(tensor))
-        # The lower of both, not the sum: a mask built step by step reaches the scores by two ways.
+        # The lower of both, not the sum: a mask built step by step reaches the scores twice.
         trace.mask = mask if trace.mask is None else torch.minimum(trace.mask, mask)
         trace.addition = addition
 
@@ -182,7 +183,7 @@ class Trail:
 
 
 def _double(value: Any) -> Any:
-    # A copy always: an in-place operation replayed on it must not reach the model's own tensors.
+    # Always a copy: an in-place operation replayed on it must not change the model's own tensors.
     if isinstance(value, Tensor) and value.is_floating_point():
         return value.detach().to(torch.float64, copy=True)
     return [_double(item) for item in value] if isinstance(value, list) else value
@@ -193,8 +194,8 @@ def _doubled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def viewed(func: Function, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], at: int, shadow: Tensor) -> Any:
-    """The same change of view for a tensor that goes along with argument `at`."""
-    shadow = shadow.contiguous() if name == "view" else shadow  # an expanded shadow has other strides than the original
+    """Apply the same change of view to a tensor that accompanies argument `at`."""
+    shadow = shadow.contiguous() if name == "view" else shadow  # an expanded shadow has different strides
     return func(*args[:at], shadow, *args[at + 1 :], **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""All contact with the softmax of attention: one function mode sees every one of them, in call order."""
+"""Access to the softmaxes of attention: one function mode that sees all of them in call order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Exact = Callable[[], Tensor]
 
 @dataclass
 class Seen:
-    """One attention softmax as it happens. The normalised axis is the last one of everything it gives."""
+    """One attention softmax while it runs. The normalised axis is the last one of all tensors it returns."""
 
     layer: AttentionLayer
     _given: Callable[[], Tensor]
@@ -42,7 +42,7 @@ class Seen:
     _axis: int
 
     def scores(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Explicit pre-softmax scores, masked entries included; in float64 the products of the q and k of this forward."""
+        """Return the scores before the softmax, masked ones included; in float64 computed anew from q and k."""
         if dtype != torch.float64:
             return self._given().detach().movedim(self._axis, -1).to(dtype)
         exact = self._exact().detach().movedim(self._axis, -1)
@@ -52,19 +52,19 @@ class Seen:
         return exact if _agree(given, exact) else given
 
     def by_head(self, rows: Tensor) -> Tensor:
-        """Something in the shape of the scores as (heads, rows, entries)."""
+        """Reshape a tensor in the shape of the scores to (heads, rows, entries)."""
         heads, at = self.layer.heads, self.layer.head_axis
         if at is not None:
             return rows.movedim(at - (0 <= self._axis < at), 0).reshape(heads, -1, rows.shape[-1])
         return rows.reshape(-1, heads, *rows.shape[1:]).movedim(1, 0).reshape(heads, -1, rows.shape[-1])
 
     def masked(self) -> Tensor | None:
-        """True where a mask forbids the entry."""
+        """Return True where a mask forbids the entry, None without a mask."""
         return None if self._mask is None else self._mask.movedim(self._axis, -1)
 
 
 def _agree(given: Tensor, exact: Tensor) -> bool:
-    """Whether the replay in float64 is the same quantity: a model may do things to its scores that it cannot follow."""
+    """Whether the replay in float64 gives the same quantity: a model may change its scores in ways not followed."""
     if given.shape != exact.shape:
         return False
     finite = torch.isfinite(given) & (given.abs() < -BOTTOMLESS)
@@ -78,8 +78,8 @@ def _then_rescaled(exact: Exact | None, scale: Tensor, mask: Tensor | None) -> E
     return lambda: rescaled_scores(exact(), scale.double(), None if mask is None else mask.double())
 
 
-# nn.MultiheadAttention hides its softmax inside one function that dispatches as a whole. This copy of it does not, so
-# that the functions it calls are seen one by one.
+# nn.MultiheadAttention hides its softmax inside one function that dispatches as a whole. This copy does not dispatch,
+# so that the mode sees the functions it calls one by one.
 _open_mha = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**F.__dict__, "has_torch_function": lambda *_: False},
@@ -91,7 +91,7 @@ _open_mha.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
 
 
 class SoftmaxMode(TorchFunctionMode):
-    """Opens nn.MultiheadAttention and numbers softmaxes and mask-like additions; subclasses say what happens to them."""
+    """A mode that opens nn.MultiheadAttention and numbers softmaxes and additions; subclasses handle them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class SoftmaxMode(TorchFunctionMode):
             call, self.softmaxes, self._additions = self.softmaxes, self.softmaxes + 1, 0
             return self.softmax(call, func, name, args, kwargs)
         out = func(*args, **kwargs)
-        # An addition is named by the softmax it precedes and its place after the last projection or product.
+        # An addition is identified by the softmax it precedes and its position after the last projection or product.
         if name in PRODUCTS or name in MAPS:
             self._additions = 0
         place = None
@@ -125,17 +125,18 @@ class SoftmaxMode(TorchFunctionMode):
         return out
 
     def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Run the softmax with this number, or what replaces it."""
         return func(*args, **kwargs)
 
     def other(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, place: Place | None) -> None:
-        """Anything that is no softmax has been computed."""
+        """Take note of a function other than a softmax that has just been computed."""
 
 
 class AttentionTap(SoftmaxMode):
-    """`with AttentionTap(layers, ...): victim(x)` reads or changes every attention softmax of the forwards inside.
+    """A mode that reads or changes every attention softmax: `with AttentionTap(layers, ...): victim(x)`.
 
     `rescale` multiplies the scores, never their masks: (L,), with per="head" (L, H), with per="sample" (B, L).
-    `observe` is told of every layer. `weights(layer, scores)` stands in for the softmax, which unfuses the kernel.
+    `observe` is called with every layer. `replacement(layer, scores)` replaces the softmax and unfuses the kernel.
     """
 
     def __init__(
@@ -145,13 +146,13 @@ class AttentionTap(SoftmaxMode):
         rescale: Tensor | None = None,
         per: Per = "layer",
         observe: Callable[[Seen], None] | None = None,
-        weights: Callable[[AttentionLayer, Tensor], Tensor] | None = None,
+        replacement: Callable[[AttentionLayer, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         if rescale is not None:
             check_scales(layers, rescale, per)
         self.layers = layers
-        self.rescale, self.per, self.observe, self.weights = rescale, per, observe, weights
+        self.rescale, self.per, self.observe, self.replacement = rescale, per, observe, replacement
         self._trail = Trail(exact=observe is not None)
         self._follows = observe is not None or bool(layers.masks)
 
@@ -205,10 +206,10 @@ class AttentionTap(SoftmaxMode):
         if self.observe is not None:
             forbidden = z == -math.inf if mask is None else (mask != 0) | (z == -math.inf)
             self.observe(Seen(layer, lambda: z, exact or (lambda: z.double()), forbidden, axis))
-        if self.weights is not None:
-            p = self.weights(layer, z.movedim(axis, -1)).movedim(-1, axis)
+        if self.replacement is not None:
+            p = self.replacement(layer, z.movedim(axis, -1)).movedim(-1, axis)
             wanted = kwargs.get("dtype")
-            # A model that asks for float32 against half precision does not ask to lose double precision.
+            # A model that casts to float32 guards against half precision; double precision is kept.
             return p if wanted is None or z.dtype == torch.float64 else p.to(wanted)
         return func(z, *args[1:], **{key: value for key, value in kwargs.items() if key != "input"})
 
@@ -219,15 +220,15 @@ class AttentionTap(SoftmaxMode):
         if call.mask is not None and call.mask.is_floating_point():
             forbidden = float_mask(call.mask) if forbidden is None else forbidden
         if self.rescale is not None:
-            # q carries the scale, so that the kernel stays fused; the position bias needs its own.
+            # Scaling q keeps the kernel fused; the position bias is scaled by itself.
             scale = broadcast_scales(self.rescale, self.per, layer, call.q)
             call.q = call.q * scale
             if call.mask is not None and call.mask.is_floating_point():
                 call.mask = rescaled_scores(call.mask, scale, forbidden)
         if self.observe is not None:
             self.observe(Seen(layer, call.scores, call.exact, call.forbidden(forbidden), -1))
-        if self.weights is not None:
-            return self.weights(layer, call.scores()) @ call.v
+        if self.replacement is not None:
+            return self.replacement(layer, call.scores()) @ call.v
         return call.run(func)
 
     def _changed(self) -> VitattackError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.utils
-import html
 import http.client
 import json
 import re
@@ -16,12 +15,13 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.words import printable
 from vitattack.models.weights.safe_load import looks_like
 from vitattack.models.weights.sources import LOOPBACK, safe_address
+from vitattack.models.weights.web_page import WebPage, drive_confirmation
 
 TRIES = 5  # in a row without progress
 LONGEST_WAIT = 60.0  # seconds; if a host asks for more, the next mirror is tried
@@ -37,12 +37,6 @@ REASONS = {
     410: "does not have the file any more",
     429: "has answered too many requests",
 }
-PAGES = (  # phrases of a page in lower case, and what they mean
-    (("quota exceeded", "too many users have viewed or downloaded"), "Google Drive's page saying that its quota is used up"),
-    (("virus scan warning", "can't scan this file for viruses"), "Google Drive's warning that it did not scan the file"),
-    (("accounts.google.com", "you need access", "sign in", "sign-in", "log in"), "a page that asks to sign in"),
-    (("rate limit", "too many requests"), "a page that says too many files were asked for"),
-)  # fmt: skip
 sleep = time.sleep
 
 
@@ -92,8 +86,8 @@ def download(
         own_part = True
         try:
             _try_once(url, part, state, have, known, size, progress)
-        except _Page as page:
-            follow = None if confirmed else _confirmation(url, page.text)
+        except WebPage as page:
+            follow = None if confirmed else drive_confirmation(url, page.text)
             if follow is None:
                 raise DownloadFailed(f"{_host(url)} sent {page.meaning} instead of the file") from None
             url, confirmed = follow, True
@@ -109,27 +103,6 @@ def download(
         else:
             state.unlink(missing_ok=True)
             return
-
-
-class _Page(Exception):
-    """A web page was sent in place of the file."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    @property
-    def known(self) -> str | None:
-        lower = self.text.lower()
-        return next((meaning for words, meaning in PAGES if any(word in lower for word in words)), None)
-
-    @property
-    def meaning(self) -> str:
-        if self.known:
-            return self.known
-        title = re.search(r"<title[^>]*>(.*?)</title>", self.text, re.IGNORECASE | re.DOTALL)
-        named = printable(html.unescape(title[1]), 60) if title else ""
-        return f"a web page ('{named}')" if named else "a web page"
 
 
 def _try_once(
@@ -156,7 +129,7 @@ def _try_once(
         reason = REASONS.get(error.code, "cannot give the file")
         if error.code in TRANSIENT:
             raise _Interrupted(f"{reason} ({error.code})", _retry_after(error.headers.get("Retry-After"))) from None
-        page = _Page(error.read(LARGEST_PAGE).decode("utf-8", "replace"))
+        page = WebPage(error.read(LARGEST_PAGE).decode("utf-8", "replace"))
         if page.known:
             reason = f"sent {page.known} instead of the file"
         raise DownloadFailed(f"{_host(url)} {reason} ({error.code})") from None
@@ -195,7 +168,7 @@ def _write_body(
         kind == "a web page" or ("text/html" in content_type and kind not in ("safetensors", "zip", "pickle"))
     ):
         part.unlink(missing_ok=True)
-        raise _Page((chunk + answer.read(LARGEST_PAGE))[:LARGEST_PAGE].decode("utf-8", "replace"))
+        raise WebPage((chunk + answer.read(LARGEST_PAGE))[:LARGEST_PAGE].decode("utf-8", "replace"))
     if total is not None and size is not None and total != size:
         raise DownloadFailed(f"{_host(answer.url)} has {total:,} bytes, and the zoo says {size:,}: it is another file")
     if not resumed:
@@ -217,23 +190,6 @@ def _write_body(
                 raise
     if total is not None and done < total:
         raise _Interrupted("broke off")
-
-
-def _confirmation(url: str, page: str) -> str | None:
-    """Return the address that the "download anyway" form of Google Drive leads to, with all of its fields."""
-    form = re.search(r'<form\b[^>]*\bid="download-form"[^>]*>', page)
-    action = form and re.search(r'\baction="([^"]+)"', form[0])
-    if not action:
-        return None
-    inputs = [
-        {key: html.unescape(value) for key, value in re.findall(r'\b(name|value)="([^"]*)"', tag)}
-        for tag in re.findall(r'<input\b[^>]*type="hidden"[^>]*>', page)
-    ]
-    target = urljoin(url, html.unescape(action[1]))
-    if urlsplit(target).netloc != urlsplit(url).netloc:
-        return None
-    fields = {field["name"]: field.get("value", "") for field in inputs if "name" in field}
-    return safe_address(target.split("?")[0] + "?" + urlencode(fields))
 
 
 def _retry_after(text: str | None) -> float | None:

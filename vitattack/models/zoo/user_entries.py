@@ -1,4 +1,4 @@
-"""The user's own entries: a checkpoint with what must be said about it, under a name of their choice."""
+"""Entries of the user's own zoo file: checkpoints under names of their choice."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
-from vitattack.models.architectures.build import build_architecture
 from vitattack.models.normalise import parse_normaliser
 from vitattack.models.weights import sources
-from vitattack.models.weights.state_dict import SUFFIXES
 from vitattack.models.zoo.catalogue import read_zoo_file, user_zoo_file, zoo_entries
 from vitattack.models.zoo.entry import ZooEntry, parse_entry
 from vitattack.models.zoo.file_options import FileOptions
-from vitattack.models.zoo.load import class_count, input_size_of, load_entry
 from vitattack.text.image_transform import parse_transform
 from vitattack.threats.base import parse_threat
 
@@ -31,7 +27,7 @@ START = (
 
 @dataclass(frozen=True)
 class About:
-    """What an entry says beyond what the checkpoint needs to be loaded."""
+    """Facts of an entry that are not needed to load the checkpoint."""
 
     dataset: str
     summary: str = "added by the user"
@@ -42,24 +38,26 @@ class About:
 
 
 def check_new_name(name: str) -> None:
-    """Whether an entry can have this name: said before anything is made that will be called so."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(SUFFIXES):
+    """Raise a UsageError if a new entry cannot have this name."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)*", name) or name.endswith(sources.SUFFIXES):
         raise UsageError(f"'{printable(name)}' is no name for a model: use letters, digits and - _ . /")
     if name in zoo_entries():
         raise UsageError(f"'{name}' is in the zoo already: choose another name, or remove it from {user_zoo_file()}")
 
 
 def add_entry(name: str, source: str, options: FileOptions, about: About) -> ZooEntry:
-    """The new entry, written once its weights were fetched and loaded without a remainder."""
+    """Add an entry to the user's zoo file, once its weights have been fetched and loaded strictly."""
     check_new_name(name)
     if options.arch is None or options.normalize is None:
         missing = "--arch, such as vit_small_patch16_224" if options.arch is None else "--normalize, such as imagenet"
-        raise UsageError(f"a checkpoint does not say this itself: add {missing}")
+        raise UsageError(f"the checkpoint does not state this itself: add {missing}")
     if about.trained_for is not None:
         parse_threat(about.trained_for)
     parse_transform(about.transform)
     item = _item(name, _source(source), options, about)
     entry = parse_entry(item, f"model '{name}'")
+    from vitattack.models.zoo.load import load_entry
+
     load_entry(entry, unsafe_pickle=options.unsafe_pickle)
     files.cache_folder()
     with files.cache_lock("user zoo"):
@@ -81,23 +79,23 @@ def _holds(path: Path, name: str) -> bool:
 
 
 def parse_clean_accuracy(text: str) -> tuple[float, int]:
-    """91.2/10000 as percent and number of images."""
-    found = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)/([1-9]\d{0,8})", text)
-    if not found or float(found[1]) > 100:
+    """Parse 91.2/10000 as percent and number of images."""
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)/([1-9]\d{0,8})", text)
+    if not match or float(match[1]) > 100:
         raise UsageError(f"clean accuracy '{printable(text)}' is not understood: write 91.2/10000")
-    return float(found[1]), int(found[2])
+    return float(match[1]), int(match[2])
 
 
 def _source(text: str) -> sources.Source:
-    """A path stands for itself; everything else is one of the sources."""
+    """Parse a path or the text of a source."""
     scheme = text.partition(":")[0]
     if scheme in sources.FORMS or scheme == "http":
-        found = sources.parse_source(text)
-        if found.kind == "embedded":
+        source = sources.parse_source(text)
+        if source.kind == "embedded":
             raise UsageError("embedded weights ship with vitattack: name a file or an address")
-        if found.kind != "file":
-            return found
-        text = found.where
+        if source.kind != "file":
+            return source
+        text = source.where
     path = Path(text).expanduser()
     if not path.is_file():
         raise UsageError(f"weights file '{printable(text)}' does not exist: check the path")
@@ -105,7 +103,12 @@ def _source(text: str) -> sources.Source:
 
 
 def _item(name: str, source: sources.Source, options: FileOptions, about: About) -> dict[str, Any]:
-    """The entry as its file holds it; classes and input size are read off the architecture."""
+    """Return the entry as the zoo file stores it; classes and input size are read off the architecture."""
+    import torch  # not before everything else is checked
+
+    from vitattack.models.architectures.build import build_architecture
+    from vitattack.models.zoo.load import class_count, input_size_of
+
     assert options.arch is not None and options.normalize is not None
     kwargs = options.architecture_arguments()
     with torch.device("meta"):

@@ -24,9 +24,9 @@ Examples:
 def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, quiet: bool) -> None:
     """Fetch the weights of NAME..., check them, and keep them as safetensors.
 
-    Sources are tried in order, and a download that was cut goes on where it stopped. Size and sha256 are checked before
-    anything is parsed; where the zoo has no sha256, that of the first download is kept in a lock file and holds from
-    then on. Everything lies in VITATTACK_HOME, by default in the cache folder of the platform.
+    Sources are tried in order, and an interrupted download is resumed. Size and sha256 are checked before
+    anything is parsed; where the zoo has no sha256, that of the first download is kept in a lock file and required
+    from then on. Everything is kept in VITATTACK_HOME, by default in the cache folder of the platform.
     """
     from vitattack.models.zoo.catalogue import zoo_entry
     from vitattack.models.zoo.entry import weights_to_fetch
@@ -34,12 +34,12 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
     wanted = {name: weights_to_fetch(zoo_entry(name)) for name in names}  # a typo is answered before torch is imported
 
     from vitattack.models.weights.fetch import fetch_file, weights_origin
-    from vitattack.report.weights import pulled
+    from vitattack.report.model_weights import pulled_table
 
     from .output import show
 
     files = {name: fetch_file(weights, name=name, unsafe=unsafe_pickle) for name, weights in wanted.items()}
-    table, content = pulled(files, {name: weights_origin(weights, name) for name, weights in wanted.items()})
+    table, content = pulled_table(files, {name: weights_origin(weights, name) for name, weights in wanted.items()})
     show(table, content, "json" if as_json else form)
 
 
@@ -62,14 +62,19 @@ def check(name: str, as_json: bool, form: str, quiet: bool, **given: Any) -> Non
 
     Exits with 1 if the two differ by more than chance allows.
     """
+    from vitattack.models.zoo.catalogue import zoo_entry
+    from vitattack.models.zoo.entry import weights_to_fetch
+
+    weights_to_fetch(zoo_entry(name))  # a typo is answered before torch is imported
+
     from vitattack.evaluation.zoo_check import look
-    from vitattack.report.weights import looked
+    from vitattack.report.model_weights import check_table
 
     from .output import show
 
-    found = look(name, **given)
-    show(looked(found), found.json(), "json" if as_json else form)
-    if found.fits is False:
+    checked = look(name, **given)
+    show(check_table(checked), checked.json(), "json" if as_json else form)
+    if checked.fits is False:
         sys.exit(1)
 
 

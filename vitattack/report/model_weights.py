@@ -1,4 +1,4 @@
-"""What `models pull` and `models check` found, as tables."""
+"""Tables of `models pull` and `models check`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from vitattack.evaluation.zoo_check import Look
 from vitattack.records.stats import Accuracy
 
 
-def pulled(found: Mapping[str, Path], origins: Mapping[str, Mapping[str, str | None]]) -> tuple[Table, dict[str, Any]]:
-    """One row per model: the file its tensors are read from, and what came in."""
+def pulled_table(
+    files: Mapping[str, Path], origins: Mapping[str, Mapping[str, str | None]]
+) -> tuple[Table, dict[str, Any]]:
+    """Return one row per model: its source, the hash of what was sent, and the file with its tensors."""
     content, rows = [], []
-    for name, path in found.items():
+    for name, path in files.items():
         origin, size = origins[name], path.stat().st_size
         content.append({"model": name, **origin, "bytes": size, "file": str(path)})
         rows.append([name, origin["from"] or "-", origin["sha256"] or "-", f"{size:,}", str(path)])
@@ -22,18 +24,18 @@ def pulled(found: Mapping[str, Path], origins: Mapping[str, Mapping[str, str | N
     return table, {"schema": 1, "weights": content}
 
 
-def looked(found: Look) -> Table:
-    """One line per thing that was checked."""
+def check_table(look: Look) -> Table:
+    """Return one line per property that was checked."""
     verdict = {True: "fits", False: "does not fit: check weights, normalisation and transform", None: "not compared"}
     rows = [
-        ("file", found.file),
-        ("sha256", f"{found.sha256} as {found.hash_from} says"),
-        ("loaded", f"strictly, {found.parameters:,} parameters"),
-        ("clean", f"{_share(found.clean)} on {found.data}" if found.clean else "no images at hand: give --data"),
-        ("reported", _share(found.reported) if found.reported else "no clean accuracy"),
-        ("verdict", verdict[found.fits]),
+        ("file", look.file),
+        ("sha256", f"{look.sha256} as {look.hash_from} says"),
+        ("loaded", f"strictly, {look.parameters:,} parameters"),
+        ("clean", f"{_share(look.clean)} on {look.data}" if look.clean else "no images at hand: give --data"),
+        ("reported", _share(look.reported) if look.reported else "no clean accuracy"),
+        ("verdict", verdict[look.fits]),
     ]
-    return Table(found.model, ("", ""), rows, left=2)
+    return Table(look.model, ("", ""), rows, left=2)
 
 
 def _share(accuracy: Accuracy | None) -> str:
