@@ -123,16 +123,18 @@ def _try_once(
         with _opener(url).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:  # noqa: S310
             _write_body(answer, part, state, have, size, progress)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # the part is not one of this file, or all of it: ask for the whole
-            part.unlink()
-            raise _Interrupted("does not have the part that was asked for", 0.0) from None
-        reason = REASONS.get(error.code, "cannot give the file")
-        if error.code in TRANSIENT:
-            raise _Interrupted(f"{reason} ({error.code})", _retry_after(error.headers.get("Retry-After"))) from None
-        page = WebPage(error.read(LARGEST_PAGE).decode("utf-8", "replace"))
-        if page.known:
-            reason = f"sent {page.known} instead of the file"
-        raise DownloadFailed(f"{_host(url)} {reason} ({error.code})") from None
+        with error:  # it holds the connection
+            if error.code == 416 and have:  # the part is not one of this file, or all of it: ask for the whole
+                part.unlink()
+                raise _Interrupted("does not have the part that was asked for", 0.0) from None
+            reason = REASONS.get(error.code, "cannot give the file")
+            if error.code in TRANSIENT:
+                wait = _retry_after(error.headers.get("Retry-After"))
+                raise _Interrupted(f"{reason} ({error.code})", wait) from None
+            page = WebPage(error.read(LARGEST_PAGE).decode("utf-8", "replace"))
+            if page.known:
+                reason = f"sent {page.known} instead of the file"
+            raise DownloadFailed(f"{_host(url)} {reason} ({error.code})") from None
     except urllib.error.URLError as error:
         cause: object = error.reason
         reason = printable(str(cause))
