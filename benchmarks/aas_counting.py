@@ -1,8 +1,8 @@
-"""Uniform attention scales, counted on the scaled model and on the plain one: why the referee looks twice.
+"""Attacks through uniformly scaled attention, judged on the scaled and on the plain model: both verdicts differ.
 
     python benchmarks/aas_counting.py [--model tiny-vit] [--limit 200] [--threads 1]
 
-Also prints how far Algorithm 1's ten raw steps move its scales from where the noise put them.
+Also prints how far the ten raw steps of Algorithm 1 move its scales from their random start.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""`auto` with each stage taken out, cut short or joined by another: who stands then, and what it costs.
+"""Ablation of `auto`: survivors and cost with each stage removed, shortened or joined by another.
 
     python benchmarks/auto_ablation.py --out runs/ablation --models tiny-vit=128 tiny-vit-saturated=128 tiny-vit+logits=128
     python benchmarks/auto_ablation.py --out runs/ablation --models FILE.safetensors=500 --arch ARCH --normalize cifar10
 
-A model is a text as in `vitattack eval` and a number of images of --data. `+FAULT` plants masked gradients: logits x 1e3,
-attention scores x 1e3, or a quantiser in front whose gradient is zero. --only takes some variants, by their first letters.
-Stages draw the same noise in every variant, so what a variant shares with another one is run once; a sum over another
-batch may still differ in its last bit. Finished variants are kept in --out: give a new one after a change of the code.
+A model is a text as in `vitattack eval` with a number of images of --data. `+FAULT` masks its gradients: logits x 1e3,
+attention scores x 1e3, or a quantiser in front whose gradient is zero. --only selects variants by their first letters.
+Stages draw the same noise in every variant, so that stages shared between variants run once; sums over different batches
+may still differ in the last bit. Finished variants are kept in --out: give a new folder after a change of the code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from auto_variants import variants
-from planted import named
+from masked_gradients import load_masked
 from torch import Tensor
 
 from vitattack.attacks.auto.attack import Auto, Stage
@@ -44,7 +44,7 @@ Kept = dict[tuple[str, float, str, int], tuple[Tensor, dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class Remembered(Wrapper):
-    """An attack whose outcome on a sample is kept, with the evidence `auto` reads where the attack gives none."""
+    """An attack memoised per sample, with blank evidence for `auto` to read where the attack gives none."""
 
     inner: Attack
     scale: float
@@ -68,7 +68,7 @@ class Remembered(Wrapper):
 
 
 def attacked(victim: Victim, attack: Auto, threat: Threat, data: DataSet, seed: int = 0) -> list[SampleRecord]:
-    """Records as an evaluation makes them; passes are those the attack tells of, since what is remembered runs once."""
+    """Records as an evaluation makes them; passes are those that the attack reports, since memoised stages run once."""
     records = []
     for rows in data.cut(attack.traits.block):
         x, y = data.read(rows)
@@ -89,14 +89,14 @@ def remembering(attack: Auto, kept: Kept) -> Auto:
 
 
 def told(attack: Auto) -> str:
-    """All there is to say of it, without the addresses of functions, which change from process to process."""
+    """Its repr without addresses of functions, which change from process to process."""
     return re.sub(" at 0x[0-9a-f]+", "", repr(attack))
 
 
 def run(
     victim: Victim, made: Mapping[str, Auto], threat: Threat, data: DataSet, out: Path, seed: int = 0
 ) -> dict[str, list[SampleRecord]]:
-    """Records of every variant on one model, from --out where they are."""
+    """Records of every variant on one model, read from --out if they are there."""
     out.mkdir(parents=True, exist_ok=True)
     about, found = f"{model_digest(victim)} {data.digest()} {threat}" + f" {seed}" * (seed > 0), {}
     kept: Kept = {}
@@ -123,7 +123,7 @@ def passes(records: Iterable[SampleRecord], of: set[int]) -> float:
 
 
 def figures(name: str, found: Mapping[str, Sequence[SampleRecord]]) -> dict[str, Any]:
-    """A variant against the whole, on one model."""
+    """A variant compared with the whole attack on one model."""
     records, left, before = found[name], standing(found[name]), standing(found["whole"])
     return {
         "survivors": len(left),
@@ -162,7 +162,7 @@ def main() -> None:
     tables = {}
     for text in args.models:
         model, _, count = text.rpartition("=")
-        victim = named(model, FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
+        victim = load_masked(model, FileOptions(args.arch, args.arch_kwargs, normalize=args.normalize))
         tables[victim.name] = run(
             victim, made, threat, load_data(args.data, limit=int(count)), args.out / victim.name, args.seed
         )

@@ -1,12 +1,12 @@
-"""`auto` on models whose gradients are masked on purpose: what it leaves, what it says of it, and what AutoAttack leaves.
+"""`auto` against AutoAttack on models with masked gradients: survivors, and the doubts that `auto` reports.
 
     python benchmarks/auto_masking.py --out runs/masking [--limit 128] [--batch-size 64]
     python benchmarks/auto_masking.py --out runs/masking --models tiny-vit+quantiser tiny-vit-saturated
 
 A fault is logits x 1e3, attention scores x 1e3, or a quantiser in front whose gradient is zero. Only the verdict counts
-here: whom AutoAttack breaks must fall, or the result must say that it cannot be trusted. Both runs are kept in --out
-and go on where they were stopped; AutoAttack takes up to half an hour for a model. --against and --attack may be
-shorter ones, for a look whether it runs.
+here: images that AutoAttack breaks must fall, or the result must say that it cannot be trusted. Both runs are kept in
+--out and resume where they were stopped; AutoAttack takes up to half an hour per model. For a smoke run, give shorter
+attacks with --against and --attack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from planted import named
+from masked_gradients import load_masked
 
 import vitattack
 from vitattack.records.result import Result
@@ -26,7 +26,7 @@ MODELS = ("tiny-vit+logits", "tiny-vit+attention", "tiny-vit+quantiser", "tiny-v
 
 
 def compared(ours: Result, theirs: Result) -> dict[str, Any]:
-    """Two runs on the same images."""
+    """Compare two runs on the same images."""
     broken = {r.index for r in theirs.records if r.status == "fooled"}
     left = [r.index for r in ours.records if r.status == "robust"]
     return {
@@ -57,7 +57,7 @@ def main() -> None:
     found = {}
     for model in args.models:
         ours, theirs = (
-            vitattack.evaluate(named(model), text, **settings).results[0] for text in (args.attack, args.against)
+            vitattack.evaluate(load_masked(model), text, **settings).results[0] for text in (args.attack, args.against)
         )
         found[model] = compared(ours, theirs)
     print(f"{args.threat}, {args.limit} images of {args.data}; passes are per image that is right when clean\n")

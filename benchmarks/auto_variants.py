@@ -1,4 +1,4 @@
-"""What `auto` could be instead: each stage taken out, cut short or joined by another."""
+"""Variants of `auto`: each stage removed, shortened or joined by another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitattack.threats.lp import LpBall
 
 HEAVY = "rule=heavy_ball(size=2, schedule=cosine)"
 AGAIN = f"targets(pgd(steps=8, start=corner, {HEAVY}))"
-# What `auto` could have and does not: the last stage of a round, or the first or the last one of the opening.
+# Stages that `auto` could have and does not: last in a round, or first or last in the opening.
 LATER = {
     "fp64 apgd_ce 20": "fp64(apgd_ce(steps=20))",
     "mifpe 50": "mifpe(steps=50)",
@@ -64,7 +64,7 @@ def without(whole: Auto, *names: str) -> Auto:
 
 
 def in_rounds(whole: Auto, change: Callable[[tuple[Stage, ...]], tuple[Stage, ...]]) -> Auto:
-    """The same change of the rounds, wherever attention saturates and elsewhere."""
+    """Apply a change to both kinds of rounds: those for saturated attention, and the others."""
     return replace(whole, rounds=change(whole.rounds), hard=change(whole.hard))
 
 
@@ -73,7 +73,7 @@ def joined(more: Stage, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
 
 
 def variants(ball: LpBall) -> dict[str, Auto]:
-    """Every variant by its name, the whole of it first; what comes to the same is there once."""
+    """Variants by name, the unchanged attack first; equal ones are listed once."""
     whole = built("auto", ball)
     stages = (*whole.opening, *whole.hard)
     views = [stage for stage in stages if stage.scale != 1]
@@ -108,7 +108,7 @@ def variants(ball: LpBall) -> dict[str, Auto]:
 
 @dataclass(frozen=True)
 class Through(Wrapper):
-    """An attack through a view with scaled attention, asked for or not."""
+    """An attack through a view with scaled attention, whether or not attention saturates."""
 
     inner: Attack
     scale: float

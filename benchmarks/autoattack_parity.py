@@ -1,11 +1,11 @@
-"""Our `autoattack` against the authors' package, at full settings, image by image.
+"""Parity of `autoattack` with the authors' package at full settings, image by image.
 
     python benchmarks/autoattack_parity.py --out runs/parity [--model tiny-vit] [--limit 128] [--threads 2]
 
-Prints the survivors of both, every image on which they differ, who fell to which stage, and what a sample cost. Each
-finished batch is stored in --out: a run that was stopped goes on with the same command. The random starts of the two
-are not the same (the package draws for a whole batch from one seed), so that single images may differ; --seed tells
-how much of a difference is luck. --steps and --queries make it short, for a look whether it runs.
+Prints the survivors of both, each image on which they differ, the stages that images fell to, and the cost per sample.
+Finished batches are stored in --out, and the same command resumes a run that was stopped. The two do not share random
+starts (the package draws for a whole batch from one seed), so that single images may differ; vary --seed to see how much
+of a difference is chance. For a smoke run, lower --steps and --queries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Progress(EvaluationListener):
 
 
 def cost(result: Result, status: str) -> str:
-    """Mean passes of the samples that ended with a status."""
+    """Mean passes over the samples with a status."""
     records = [r for r in result.records if r.status == status]
     if not records:
         return "-"
@@ -45,7 +45,7 @@ def cost(result: Result, status: str) -> str:
 
 
 def fell(result: Result) -> str:
-    """How many samples each stage broke, in the order of the stages."""
+    """Number of samples that each stage broke, in the order of the stages."""
     section = result.section("stages")
     return ", ".join(f"{name} {count}" for name, count in section.content.items()) if section else ""
 

@@ -1,4 +1,4 @@
-"""Cut the embedded image sets out of the hub's CIFAR-10 files; the original row numbers are kept in column `index`.
+"""Extract the embedded image sets from the hub's CIFAR-10 files, with original row numbers in column `index`.
 
 python benchmarks/embed_cifar10.py DATA_DIR embedded
 """
@@ -16,7 +16,7 @@ from vitattack.data.hub_sets import HubSet
 
 
 def first_of_each_class(labels: list[int], count: int) -> list[int]:
-    """The first `count` rows, as evenly over the ten classes as `count` allows, in the order of the file."""
+    """The first `count` rows in the order of the file, spread evenly over the ten classes."""
     quota = {c: count // 10 + (c < count % 10) for c in range(10)}
     rows = []
     for row, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""`auto` against AutoAttack: who stands under both, what an image costs, and how long the same images take.
+"""`auto` against AutoAttack: survivors of both, passes per image, and time for the same images.
 
     vitattack eval tiny-vit autoattack_ref --data 'cifar10-demo[:256]' --threads 1 --out runs/reference
     python benchmarks/perf/auto.py --reference runs/reference --out runs/auto --model tiny-vit --data 'cifar10-demo[:256]'
@@ -6,7 +6,7 @@
 
 AutoAttack takes about 18 s for a robust image of `tiny-vit`, so its verdicts come from stored runs, found by the digest of
 the weights, the threat and the images; several runs on parts of the images are read together. `auto` is run, or
-read where --out has it, on one thread. `--rows` is a list of {model, name, threat, data, arch, arch_kwargs, normalize,
+read if --out has it, on one thread. `--rows` is a list of {model, name, threat, data, arch, arch_kwargs, normalize,
 held_out}; models that are held out of all tuning get a table of their own. R2 is the ratio of forwards + backwards on the
 images that both leave standing. --time N also runs both on the first N images of each row, interleaved, for the
 ratio of their times, R1.
@@ -44,7 +44,7 @@ def mean(values: Iterable[int]) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both attacks on the images of a row that AutoAttack has a verdict on."""
+    """Both attacks on those images of a row that AutoAttack has a verdict on."""
 
     row: Row
     wanted: int
@@ -112,7 +112,7 @@ def robust(row: Row, victim: Victim, data: DataSet, found: dict[str, float], nam
 
 
 def timed(row: Row, args: argparse.Namespace) -> dict[str, Any]:
-    """Both on the same few images, from nothing to the result, side by side."""
+    """Time both on the same few images, from scratch, side by side."""
     victim, data = load_model(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
     data = replace(data, rows=data.rows[: args.time], text=f"{data.text}, the first {args.time}")
     settings = {"threads": args.threads, "batch_size": args.batch_size}
@@ -173,7 +173,7 @@ def table(title: str, found: Sequence[dict[str, Any]]) -> None:
 
 
 def pooled(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Exceptions of all rows against what is allowed, and the smallest R2 of rows that did not escalate."""
+    """Exceptions of all rows against the allowed number, and the smallest R2 of rows that did not escalate."""
     images, exceptions = sum(shown["n"] for shown in found), sum(len(shown["exceptions"]) for shown in found)
     ratios = [shown["R2"] for shown in found if shown["R2"] is not None and not shown["escalated"]]
     return {

@@ -1,4 +1,4 @@
-"""AutoAttack against AutoAttack: ours and the authors' package, same stages and settings, on an undefended and a robust ViT.
+"""Speed of AutoAttack, ours and the authors' package: same stages and settings, on an undefended and a robust ViT.
 
     python benchmarks/perf/autoattack_exact.py [--rounds 3] [--threads 1] [--models tiny-vit-standard tiny-vit] [--images 64 16]
 
@@ -7,7 +7,7 @@ Both get the clean-correct images only, in batches of 64, at linf 8/255. The pac
 comes from dropping fooled images inside a stage and from one forward per step of FAB, so it depends on how many fall:
 target 12x on an undefended model, 1.12x on a robust one, where 1.23x is the ceiling of doing exactly the same in fp32.
 A robust image costs about 5,000 gradients on either side: choose --images with care; --steps and --queries
-make it short, for a look whether it runs.
+make a smoke run.
 """
 
 from __future__ import annotations

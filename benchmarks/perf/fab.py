@@ -1,11 +1,11 @@
-"""What an iteration of FAB-T costs, ours and the authors', in raw steps (one forward and the input gradient).
+"""Cost of an iteration of FAB-T, ours and the authors', in raw steps (one forward and the input gradient).
 
     python benchmarks/perf/fab.py [--rounds 5] [--threads 1] [--steps 8]
 
-(t(2n iterations) - t(n iterations)) / n is the price of one, without start-up. Two phases: nothing fools the model (a class
-that cannot be overtaken), or every iterate does, outside the budget, as with the survivors of an evaluation. The package
-asks twice per iteration in both. We ask once: the logits of a point serve its verdict and the next linearisation, and a
-point that is pulled back is judged only inside the budget. Target: at most 1.15 in both phases.
+(t(2n iterations) - t(n iterations)) / n is the cost of one, without start-up. Two phases: nothing fools the model (a class
+that cannot be overtaken), or every iterate does, outside the budget, as with survivors of an evaluation. The package
+runs two forwards per iteration in both. We run one: the logits of a point serve its verdict and the next linearisation,
+and a point that is pulled back is judged only inside the budget. Target: at most 1.15 in both phases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def ours(victim: Victim, x: Tensor, y: Tensor, steps: int) -> Callable[[], objec
 
 
 def theirs(victim: Victim, x: Tensor, y: Tensor, steps: int) -> Callable[[], object]:
-    """As AutoAttack runs it: the model's parameters want gradients."""
+    """As AutoAttack runs it, with gradients of the model's parameters enabled."""
     attack = FABAttack_PT(victim, norm="Linf", n_iter=steps, eps=EPS, targeted=True, n_target_classes=1)
     return lambda: attack.perturb(x, y)
 

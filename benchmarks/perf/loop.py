@@ -1,9 +1,9 @@
-"""The loop tax: what a step of our loop costs over a raw step (one forward and the input gradient, nothing else).
+"""The loop tax: the cost of a step of our loop over a raw step (one forward and the input gradient, nothing else).
 
     python benchmarks/perf/loop.py [--rounds 7] [--threads 1]
 
-At a budget where nothing is fooled, (t(40 steps) - t(20 steps)) / 20 is the price of one step, verdict included,
-without start-up and final forward. The raw step has frozen parameters too. Target: at most 1.03.
+At a budget where nothing is fooled, (t(40 steps) - t(20 steps)) / 20 is the cost of one step, including its verdict but
+not start-up and final forward. Parameters are frozen in the raw step too. Target: at most 1.03.
 """
 
 from __future__ import annotations

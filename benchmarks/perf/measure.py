@@ -1,4 +1,4 @@
-"""Timing two ways of doing one thing side by side: interleaved rounds in one process, medians of each."""
+"""Side-by-side timing: interleaved rounds in one process, and their medians."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitattack.models.victim import Victim, frozen
 
 
 def arguments(doc: str | None, rounds: int) -> argparse.ArgumentParser:
-    """The options every timing has; a script adds its own."""
+    """Options shared by all timing scripts."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--threads", type=int, default=1)
@@ -25,7 +25,7 @@ def arguments(doc: str | None, rounds: int) -> argparse.ArgumentParser:
 
 
 def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int, warm: bool = True) -> dict[str, list[float]]:
-    """Seconds of every way in every round, the order turning from round to round; each is warmed up by one run."""
+    """Seconds per round of each function, in rotating order, after one run each to warm up."""
     for way in ways.values() if warm else ():
         way()
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -57,7 +57,7 @@ def tiny224() -> Victim:
 
 
 def raw_steps(module: nn.Module, victim: Victim, x: Tensor, y: Tensor, count: int = 1) -> None:
-    """Forwards of the module, each with the gradient of its input and nothing else; the victim's parameters frozen."""
+    """Run forwards of a module, each with the gradient of its input alone; the victim's parameters are frozen."""
     with frozen(victim):
         for _ in range(count):
             leaf = x.detach().requires_grad_()

@@ -1,10 +1,10 @@
-"""PGD-20 with its verdict against torchattacks' PGD and a check, on the undefended embedded ViT.
+"""PGD-20 with its verdict against torchattacks' PGD plus a forward, on the undefended embedded ViT.
 
     python benchmarks/perf/pgd20.py [--images 192] [--rounds 5] [--threads 1]
 
-Both sides get the clean-correct images only, in batches of 64, eps 8/255, step 2/255, uniform start. Ours drops an
-image at its first success and judges as it goes; theirs makes all steps and needs one more forward to see who is
-fooled. The ratio depends on how soon images fall, so robust accuracy and mean first success stand beside it.
+Both get the clean-correct images only, in batches of 64, eps 8/255, step 2/255, uniform start. Ours drops an image at
+its first success and judges as it goes; theirs makes all steps and needs one more forward for the verdict. The ratio
+depends on how soon images fall, so robust accuracy and the mean step of the first success are printed beside it.
 """
 
 from __future__ import annotations

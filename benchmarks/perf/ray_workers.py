@@ -1,10 +1,10 @@
-"""Two Ray workers against one process, one thread each, on a batch of eight jobs: same records, how much sooner?
+"""Speed-up of two Ray workers over one process, one thread each, on eight jobs with the same records.
 
     python benchmarks/perf/ray_workers.py [--rounds 1] [--images 300] [--workers 2] [--model tiny-vit] [--attack gama]
 
-The jobs differ in their seed, so they cost about the same. Ray's time holds everything: starting it, workers that import
-torch and load the model, and records that stream back; serial's begins with torch imported. Target: 1.8x on two cores,
-which needs both of them idle and jobs that last longer than Ray takes to start. --images 8 is a look whether it runs.
+The jobs differ in their seed, so they cost about the same. Ray's time includes everything: starting it, workers that import
+torch and load the model, and records that stream back; the serial time begins with torch imported. Target: 1.8x on two cores,
+which needs both of them idle and jobs that last longer than Ray takes to start. For a smoke run, give --images 8.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOBS = 8
 
 
 class FirstBatch(BenchProgress):
-    """When the first batch was there."""
+    """Time of the first stored batch."""
 
     def __init__(self) -> None:
         self.at: float | None = None
@@ -57,7 +57,7 @@ def cells(model: str, attack: str, images: int, threads: int) -> tuple[Cell, ...
 
 
 def timed(executor: Executor, batch: tuple[Cell, ...]) -> tuple[float, float, list[bytes]]:
-    """Seconds, those until the first batch, and all records sorted."""
+    """Total seconds, seconds until the first batch, and all records sorted."""
     with tempfile.TemporaryDirectory() as store:
         first = FirstBatch()
         began = time.perf_counter()

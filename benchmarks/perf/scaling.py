@@ -1,12 +1,12 @@
-"""What a benchmark takes on 1, 8 and 64 devices: the prices of --plan, dealt out as the executors deal tasks.
+"""Duration of a benchmark on 1, 8 and 64 devices: the costs of --plan, scheduled as the executors schedule tasks.
 
     python benchmarks/perf/scaling.py robustbench-imagenet --only '*/AA/*' --throughput 1e13
     python benchmarks/perf/scaling.py aas-table3-cifar10 aas-table3-cifar100 --throughput 1e13
 
-Tasks go out in the order of the file, each to the device that is free first. A shard is a run of whole batches, so that a
-cell cannot be cut finer than its batches. Every task pays `--start` seconds for its model. Numbers are upper bounds, as
-those of the plan: every image costs what one costs that nothing fools. `--survivors` counts fooled images as free where
-the file has a published number.
+Tasks start in the order of the file, each on the device that is free first. A shard is a run of whole batches, so that a
+cell cannot be cut finer than its batches. Every task pays `--start` seconds for its model. Numbers are upper bounds, like
+those of the plan: every image costs as much as one that is never fooled. `--survivors` counts fooled images as free
+if the file has a published number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitattack.bench.read.benchmark_file import read_benchmark
 
 
 def tasks(rows: Sequence[CellCost], shards: int, start: float, survivors: bool) -> list[float]:
-    """Hours of every task, in the order in which they are dealt."""
+    """Hours of each task, in the order in which they start."""
     found = []
     for row in rows:
         hours = row.least_hours if survivors and row.least_hours is not None else row.hours
@@ -39,7 +39,7 @@ def tasks(rows: Sequence[CellCost], shards: int, start: float, survivors: bool) 
 
 
 def makespan(hours: Sequence[float], devices: int) -> float:
-    """Hours until the last of the devices is done."""
+    """Hours until the last device is done."""
     free = [0.0] * devices
     for each in hours:
         heapq.heapreplace(free, free[0] + each)

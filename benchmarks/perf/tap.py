@@ -1,4 +1,4 @@
-"""What watching and rescaling attention costs on a ViT-Tiny at 224 px, over doing nothing.
+"""Overhead of observing and of rescaling attention on a ViT-Tiny at 224 px.
 
     python benchmarks/perf/tap.py [--rounds 7] [--threads 1]
 

@@ -1,11 +1,11 @@
-"""What one step of training costs beside a standard step, in one process, and TRADES-10 beside torchattacks' TPGD.
+"""Cost of a training step relative to a standard step, in one process, and of TRADES-10 relative to torchattacks' TPGD.
 
     python benchmarks/perf/train.py
     python benchmarks/perf/train.py --only fgsm,pgd --rounds 5
 
 A step is crafting, loss, backward and AdamW, batch 32, float32. A TRADES-10 step is worth 27 forwards, of which we save one,
-the clean answer of the attack: 1.04x is about all there is to gain. The overhead of AAS-AT is one event over ten epochs of
-50,000 images.
+the clean logits of the attack, so that 1.04x is about the most there is to gain. The overhead of AAS-AT is one event per ten
+epochs of 50,000 images.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def loop_of(objective: str, stream: ShuffledStream, hooks: tuple[str, ...] = ())
 
 
 def with_tpgd(batch: Batch) -> Callable[[], None]:
-    """The same TRADES step as it is written around torchattacks."""
+    """The same TRADES step written with torchattacks."""
     import torchattacks
 
     victim: Victim = small32().train()
@@ -69,7 +69,7 @@ def with_tpgd(batch: Batch) -> Callable[[], None]:
 
 
 def event_of(stream: ShuffledStream) -> Callable[[], None]:
-    """One search with the default settings; the scales start from one each time."""
+    """One search with default settings, from scales of one."""
     loop = loop_of("pgd_at", stream, ("aas_at(drop=1.0)",))
     run, (hook,) = loop.run, loop.parts.hooks
     run.batches = loop._first_batches

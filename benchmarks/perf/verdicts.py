@@ -1,4 +1,4 @@
-"""Verdicts of stored runs, image by image: the rows a comparison is made of, and the runs of an attack on their models."""
+"""Verdicts of stored runs, image by image, for comparisons of two attacks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def assurance(self) -> int:
-        """The part of the passes that `auto` spent on what follows its search."""
+        """Passes that `auto` spent after its search."""
         return sum(int(self.record.evidence.get(f"spent {name}", 0)) for name in ("probe", "full"))
 
     @property
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def stored(folder: Path, attack: str) -> dict[int, Outcome]:
-    """What a run has stored so far, by image, the last word on each; its seconds go to the images by their passes."""
+    """The last stored record of each image; the seconds of the run are shared out by passes."""
     found = {record.index: record for record in stored_cells.records(folder)}
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     named = attack_text.example(attack)
@@ -94,7 +94,7 @@ def stored(folder: Path, attack: str) -> dict[int, Outcome]:
 
 
 def references(stores: Sequence[Path], attack: str, victim: Victim, threat: str, data: DataSet) -> dict[int, Outcome]:
-    """Every image of the data that a stored run of the attack on this model has a verdict on."""
+    """Outcomes of stored runs of an attack on this model, for those images of the data that have one."""
     weights, wanted = model_digest(victim), set(data.rows)
     found: dict[int, Outcome] = {}
     for path in sorted(path for store in stores for path in store.glob("*/job.json")):

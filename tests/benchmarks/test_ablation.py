@@ -1,4 +1,4 @@
-"""benchmarks/auto_ablation.py: remembering changes no record, and planted faults are what they say."""
+"""benchmarks/auto_ablation.py: memoising changes no record, and faults mask gradients as described."""
 
 from __future__ import annotations
 
@@ -60,19 +60,21 @@ def test_variants_differ_from_the_whole_and_from_each_other(script: Script) -> N
     assert before - after == {"targets"}
 
 
-def test_faults_are_planted(script: Script) -> None:
-    planted, victim = script("planted.py").planted, tiny_vit()
+def test_gradients_are_masked(script: Script) -> None:
+    mask_gradients, victim = script("masked_gradients.py").mask_gradients, tiny_vit()
     x = toy_pictures(3).requires_grad_()
     scale = torch.full((2,), 1e3)
     with torch.no_grad():
-        assert torch.equal(planted(victim, "logits")(x), 1e3 * victim(x))
-        torch.testing.assert_close(planted(victim, "attention")(x), Rescaled(victim, scale)(x), rtol=1e-2, atol=1e-2)
-    assert (planted(victim, "attention")(x) - victim(x)).abs().max() > 0.1  # the victim itself is left alone
-    blocked = planted(victim, "quantiser")
+        assert torch.equal(mask_gradients(victim, "logits")(x), 1e3 * victim(x))
+        torch.testing.assert_close(
+            mask_gradients(victim, "attention")(x), Rescaled(victim, scale)(x), rtol=1e-2, atol=1e-2
+        )
+    assert (mask_gradients(victim, "attention")(x) - victim(x)).abs().max() > 0.1  # the victim itself is left alone
+    blocked = mask_gradients(victim, "quantiser")
     assert isinstance(blocked, Victim) and torch.equal(blocked(x), victim((x * 16).round() / 16))
     assert not torch.autograd.grad(blocked(x).sum(), x)[0].any()
     with pytest.raises(SystemExit, match="logits, attention or quantiser"):
-        planted(victim, "nothing")
+        mask_gradients(victim, "nothing")
 
 
 def test_a_row_for_every_variant(

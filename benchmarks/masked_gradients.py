@@ -1,4 +1,4 @@
-"""Victims whose gradients mislead on purpose: what an attack that follows gradients must not take for robustness."""
+"""Victims with masked gradients, which an attack must not mistake for robustness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitattack.models.zoo.load import load_model
 FACTOR, LEVELS = 1e3, 16
 
 
-class Times(nn.Module):
+class ScaledLogits(nn.Module):
     """A model with its logits multiplied."""
 
     def __init__(self, model: nn.Module, factor: float) -> None:
@@ -28,8 +28,8 @@ class Times(nn.Module):
         return logits * self.factor
 
 
-class Levels(nn.Module):
-    """A model that sees pixels in steps of 1/16, which have no gradient."""
+class Quantised(nn.Module):
+    """A model behind a quantiser to steps of 1/16, whose gradient is zero."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -40,20 +40,20 @@ class Levels(nn.Module):
         return logits
 
 
-def named(text: str, options: FileOptions = FileOptions()) -> Victim:
-    """The victim of MODEL or MODEL+FAULT; the options are for checkpoint files."""
+def load_masked(text: str, options: FileOptions = FileOptions()) -> Victim:
+    """Load the victim of MODEL or MODEL+FAULT; the options are for checkpoint files."""
     model, _, fault = text.partition("+")
     is_file = Path(model).is_file()
     victim = load_model(model, torch.device("cpu"), options if is_file else FileOptions()).victim
     victim.name = Path(model).parent.name if is_file else model
-    return planted(victim, fault) if fault else victim
+    return mask_gradients(victim, fault) if fault else victim
 
 
-def planted(victim: Victim, fault: str) -> Victim:
-    """The victim with gradients that mislead."""
+def mask_gradients(victim: Victim, fault: str) -> Victim:
+    """A copy of the victim with one of the faults."""
     if fault == "quantiser":
         return Victim(
-            Levels(victim),
+            Quantised(victim),
             name=f"{victim.name}+{fault}",
             num_classes=victim.num_classes,
             input_size=victim.input_size,
@@ -62,11 +62,11 @@ def planted(victim: Victim, fault: str) -> Victim:
     victim = copy.deepcopy(victim)
     victim.name += f"+{fault}"
     if fault == "logits":
-        victim.model = Times(victim.model, FACTOR)
+        victim.model = ScaledLogits(victim.model, FACTOR)
     elif fault == "attention":
         with torch.no_grad():
             for tensor, length in query_rows(victim):
                 tensor[:length] *= FACTOR
     else:
-        raise SystemExit(f"no fault is called '{fault}': logits, attention or quantiser")
+        raise SystemExit(f"unknown fault '{fault}': use logits, attention or quantiser")
     return victim.eval()
