@@ -85,6 +85,12 @@ def command(
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
     errs on it twice, inside [0,1] and inside the budget.
     """
+    from vitattack.attacks.catalogue import ATTACKS
+    from vitattack.models.zoo.names import check_model_name
+
+    options = model_options(given)
+    check_model_name(model, options, attacks=ATTACKS)  # a typo is answered before torch is imported
+
     from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
     from vitattack.evaluation.evaluate import evaluate
     from vitattack.evaluation.setup import DEFAULT_ATTACK
@@ -95,7 +101,6 @@ def command(
     from .output import show
     from .signals import catch_sigterm
 
-    options = model_options(given)
     attacks = with_effort(attacks or (DEFAULT_ATTACK,), budget, until)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
