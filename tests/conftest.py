@@ -1,4 +1,4 @@
-"""Victims whose optimum is known, and one small transformer."""
+"""Shared victims and images: linear models with a known optimum, and one small transformer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.victim import Victim
 
-# The cache and the zoo of whoever runs the tests stay out of them; set here, since collecting reads the zoo.
+# Keep the developer's cache and zoo out of the tests; set at import, since collection reads the zoo.
 os.environ["VITATTACK_HOME"] = tempfile.mkdtemp(prefix="vitattack-tests-")
-torch.set_num_threads(1)  # equal sums on every machine, and no fight over cores
+torch.set_num_threads(1)  # equal sums on every machine, and no contention for cores
 
 
 class Linear(nn.Module):
@@ -44,20 +44,20 @@ def linear_victim(**settings: float) -> tuple[Victim, Tensor]:
 
 
 def batch(n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Images at least 0.3 inside the box, all of class 0."""
+    """Images at a distance of at least 0.3 from the faces of the box, all of class 0."""
     generator = torch.Generator().manual_seed(seed)
     x = 0.5 + 0.02 * torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64).clamp(-3, 3)
     return x, torch.zeros(n, dtype=torch.long)
 
 
 def toy_pictures(n: int = 12, seed: int = 3) -> Tensor:
-    """Smooth random images, as different from each other as photographs are."""
+    """Smooth random images that differ from each other as much as photographs do."""
     coarse = torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
     return nn.functional.interpolate(coarse, size=32, mode="bilinear")
 
 
 def tiny_vit(seed: int = 0) -> Victim:
-    """A random transformer whose class biases are centred, so that it sees many classes and can be fooled."""
+    """A random transformer with centred class biases, so that it predicts many classes and can be fooled."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     model = SMALL["tiny_vit_32"](embed_dim=32, depth=2, num_heads=2)
@@ -77,19 +77,19 @@ def toy() -> Victim:
 
 @pytest.fixture
 def toy_images() -> tuple[Tensor, Tensor]:
-    """Images with the toy's own predictions as labels, so that all of them are attacked."""
+    """Images labelled with the toy's own predictions, so that all of them are attacked."""
     x = toy_pictures()
     with torch.no_grad():
         return x, tiny_vit()(x).argmax(1)
 
 
-# Read once: the commands under test must not find it in their environment.
+# Read once, since the commands under test must not find it in their environment.
 CIFAR10 = os.environ.get("VITATTACK_DATA_DIR")
 
 
 @pytest.fixture
 def cifar10_dir() -> Path:
-    """All of CIFAR-10 in the hub's layout, where the machine has it."""
+    """All of CIFAR-10 in the hub's layout; skips if the machine does not have it."""
     folder = CIFAR10
     if not folder:
         pytest.skip("VITATTACK_DATA_DIR names no folder with the hub's CIFAR-10 files")
@@ -98,7 +98,7 @@ def cifar10_dir() -> Path:
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options set in the developer's shell must not reach the commands under test."""
+    """Hide options set in the developer's shell from the commands under test."""
     for name in os.environ:
         if name.startswith("VITATTACK_"):
             monkeypatch.delenv(name)

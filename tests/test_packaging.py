@@ -1,4 +1,4 @@
-"""The wheel holds what the checkout has, and works without it."""
+"""The wheel has the content of the checkout and works without it; versions agree."""
 
 from __future__ import annotations
 
@@ -70,3 +70,8 @@ def test_the_wheel_evaluates_the_embedded_model_far_from_the_checkout(wheel: Pat
         [sys.executable, "-P", "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "8", done.stderr
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -1,4 +1,4 @@
-"""Do checkpoints in their authors' layouts give the same logits here as in RobustBench's own classes?
+"""Logits of checkpoints in their authors' layouts, here against RobustBench's own classes.
 
 No checkpoint is needed: `robustbench_reference.py` builds each reference class, fills it, saves it as its authors do and
 notes the logits; here the file goes through the zoo entry. RobustBench pins an older timm, hence two environments:

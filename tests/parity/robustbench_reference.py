@@ -1,4 +1,4 @@
-"""One reference model of RobustBench, filled by `filling.py`, saved as its authors save it, with its logits.
+"""One reference model of RobustBench, filled by `deterministic_weights.py`, saved as its authors save it, with its logits.
 
 Run by `robustbench_models.py` with the interpreter of RobustBench's own environment; prints nothing but its layout.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from filling import fill, images
+from deterministic_weights import fill, images
 
 
 class Stub(types.ModuleType):

@@ -24,7 +24,7 @@ LOSSES: dict[str, AnyLoss] = {"ce": CrossEntropy(), "dlr": DLR(), "dlr-targeted"
 
 
 class Recorder(Attackable):
-    """Remembers what the victim was shown with a graph: the iterates of an attack."""
+    """Records the inputs that the victim saw with gradients enabled: the iterates of an attack."""
 
     def __init__(self, victim: Victim) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def double_throughout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Watched(Attackable):
-    """A victim that remembers where it was asked, repetitions left out."""
+    """A victim that records the points it is queried at, without repetitions."""
 
     def __init__(self, victim: Victim) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Watched(Attackable):
 
 
 class Reference(FABAttack_PT):
-    """Watched inside its runs only: between them it asks for the best point once more."""
+    """Recorded within its runs only: between runs it queries the best point again."""
 
     def attack_single_run(self, *args: object, **options: object) -> Tensor:
         self.predict.watching = True
@@ -62,7 +62,7 @@ class Reference(FABAttack_PT):
 
 
 def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
-    """The first clean-correct ones."""
+    """Return the first correctly classified images."""
     data = load_data("cifar10-demo")
     x, y = data.read(data.rows[:among])
     x = x.to(victim.mean.dtype)
@@ -74,7 +74,7 @@ def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("norm", EPS)
 @pytest.mark.parametrize("text", ["fab(steps=6, stop=never)", "fab_t(steps=6, targets=2, stop=never)"])
 def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every point where either code asks the model, one image at a time, nothing inside the budget."""
+    """Both query the model at the same points, image by image, when no candidate lies inside the budget."""
     victim = load_model("tiny-vit", torch.device("cpu")).victim.double()
     x, y = images(victim, 2, among=8)
     pulled = 0
@@ -127,7 +127,7 @@ def test_fab_t_fools_whom_the_reference_fools(norm: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("norm", EPS)
 def test_fab_t_fools_whom_the_reference_fools_among_200(norm: str) -> None:
-    """In float32 a verdict at the very edge of the budget may fall either way: at most 1 in 200 does."""
+    """Verdicts in float32 agree except at the very edge of the budget: at most 1 in 200 differs."""
     ours, theirs = verdicts(
         "fab_t(steps=30, targets=3)", norm, 200, {"targeted": True, "n_target_classes": 3, "n_iter": 30}
     )

@@ -19,7 +19,7 @@ from vitattack.data.labels.imagenet import official_list, robustbench_ids, synse
 
 
 def their_reader(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The one file of the package that reads images: the rest of it wants packages this test does not."""
+    """Import the one file of RobustBench that reads images; the rest needs packages that this test does not."""
     found = importlib.util.find_spec("robustbench")
     if found is None or not found.submodule_search_locations:
         pytest.skip("robustbench is not installed")

@@ -1,4 +1,4 @@
-"""Square against the authors' code in pyautoattack: fed the proposals drawn there, it takes and leaves the same ones."""
+"""Square against the authors' code in pyautoattack: given the same proposals, it accepts the same ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THEIRS = {"linf": "Linf", "l2": "L2"}
 
 
 class Recording(SquareAttack):
-    """Their attack, and the numbers in [0, 1] that make ours draw the same, in the order of drawing."""
+    """Their attack, recording the numbers in [0, 1] that make ours draw the same proposals, in order."""
 
     drawn: list[Tensor]
 
@@ -42,7 +42,7 @@ class Recording(SquareAttack):
 
 @pytest.mark.parametrize("norm", EPS)
 def test_the_same_proposals_give_the_same_verdicts(norm: str) -> None:
-    """Theirs one image at a time, ours all together: each image with the proposals recorded for it."""
+    """Run theirs image by image and ours on the batch, each image with the proposals recorded for it."""
     victim, x = tiny_vit(), toy_pictures(N, seed=4)
     with frozen(victim), torch.no_grad():
         y = victim(x).argmax(1)

@@ -19,7 +19,7 @@ EPS, N, SEED = 8 / 255, 64, 7
 
 
 class TheirStart:
-    """The uniform start torchattacks draws from the global generator after manual_seed(SEED)."""
+    """The uniform start that torchattacks draws from the global generator after manual_seed(SEED)."""
 
     passes = 0
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.models.architectures.layouts import HERE, Layout, read
-from tests.parity.filling import fill, images
+from tests.parity.deterministic_weights import fill, images
 from vitattack.core.errors import UsageError
 from vitattack.models.victim import frozen
 from vitattack.models.weights.adapters import Target, adapt

@@ -15,7 +15,7 @@ Tensors = dict[str, tuple[tuple[int, ...], str]]
 
 @dataclass(frozen=True)
 class Layout:
-    """The tensors a file holds, by name, and the first logits of `filling.images` under `filling.fill`."""
+    """Tensors of a file by name, and the first logits of `images` under `fill` of `tests.parity.deterministic_weights`."""
 
     entry: str
     logits: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Weights that are a function of a tensor's name and shape alone: two programs that never meet fill two models alike.
+"""Weights as a pure function of tensor name and shape, so that separate programs fill two models identically.
 
 Needs NumPy only, since it also runs beside RobustBench in an environment of its own.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def uniform(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers in [-1, 1) from the name."""
+    """Return numbers in [-1, 1) seeded by the name."""
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     values = np.random.Generator(np.random.Philox(key=key)).random(math.prod(shape), dtype=np.float32)
     return (2 * values - 1).reshape(shape)
