@@ -1,0 +1,1 @@
+"""Errors, registries, files, progress and randomness: what every room uses and nothing of attacks."""

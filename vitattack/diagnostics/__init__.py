@@ -1,0 +1,1 @@
+"""Diagnosis of attention softmaxes and of what precision does to input gradients."""

@@ -1,0 +1,1 @@
+"""Threat models: the images an attacker may show, by text and registry."""

@@ -244,7 +244,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it is no file"):  # and does not wait for somebody to write
         read_benchmark(str(tmp_path / "pipe.yaml"))
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="no text"):
+    with pytest.raises(UsageError, match="not text"):
         read_benchmark(str(tmp_path / "b.yaml"))
     with pytest.raises(UsageError, match="unknown benchmark 'dmeo': did you mean demo"):
         read_benchmark("dmeo")

@@ -1,0 +1,1 @@
+"""File formats of image data sets: encoded images, arrays, parquet, official layouts."""

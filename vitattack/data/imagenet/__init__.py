@@ -1,0 +1,1 @@
+"""ImageNet validation in any layout, and the classes made of its classes."""
