@@ -19,10 +19,10 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, model_digest
-from vitattack.threats.base import Threat, parse_threat
+from vitattack.threats.base import THREATS, Threat, parse_threat
 from vitattack.threats.lp import LpBall
 
-THREATS = {"linf": parse_threat("linf:8/255"), "l2": parse_threat("l2:0.5"), "spatial": parse_threat("spatial")}
+EXAMPLES = {kind: parse_threat(THREATS[kind].example) for kind in THREATS}
 Images = tuple[Tensor, Tensor]
 # Attacks of other packages are skipped where the package is not installed.
 PACKAGES = {"torchattacks": "torchattacks", "autoattack_ref": "pyautoattack"}
@@ -44,7 +44,7 @@ any_model = pytest.mark.parametrize("name", [case(name) for name in ANY_MODEL])
 def under_its_threats(names: Iterable[str]) -> pytest.MarkDecorator:
     """Each name with each threat that it and what its quick form holds are defined for."""
     cases = [
-        case(name, threat) for name in names for threat in THREATS.values() if name in MISSING or fits(name, threat)
+        case(name, threat) for name in names for threat in EXAMPLES.values() if name in MISSING or fits(name, threat)
     ]
     return pytest.mark.parametrize(("name", "threat"), cases, ids=lambda value: str(value))
 
@@ -58,7 +58,7 @@ def fits(name: str, threat: Threat) -> bool:
 
 
 def usual(name: str) -> Threat:
-    return THREATS[ATTACKS[name].kinds[0]]
+    return EXAMPLES[ATTACKS[name].kinds[0]]
 
 
 def ready(name: str, threat: Threat, victim: Victim) -> Attack:
@@ -153,7 +153,7 @@ def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images:
 @every_attack
 def test_claimed_successes_are_successes(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    generous = {"linf": parse_threat("linf:16/255"), "l2": parse_threat("l2:1"), "spatial": parse_threat("spatial")}
+    generous = {**EXAMPLES, "linf": parse_threat("linf:16/255"), "l2": parse_threat("l2:1")}
     crafted = ready(name, generous[ATTACKS[name].kinds[0]], toy)(toy, x, y, rng=rng(12))
     fooled = toy(crafted.x_adv).argmax(1) != y
     assert crafted.evidence["fooled"].any()

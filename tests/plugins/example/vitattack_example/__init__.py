@@ -1,0 +1,1 @@
+"""A package that adds to vitattack without a change there."""
