@@ -85,11 +85,13 @@ def command(
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
     errs on it twice, inside [0,1] and inside the budget.
     """
-    from vitattack.attacks.catalogue import ATTACKS
+    from vitattack.attacks.catalogue import ATTACKS, check_names
     from vitattack.models.zoo.names import check_model_name
 
     options = model_options(given)
     check_model_name(model, options, attacks=ATTACKS)  # a typo is answered before torch is imported
+    for text in attacks:
+        check_names(text)
 
     from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
     from vitattack.evaluation.evaluate import evaluate

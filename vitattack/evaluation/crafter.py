@@ -34,4 +34,5 @@ class Crafter:
 def attack(text: str, *, threat: str | Threat = DEFAULT_THREAT) -> Crafter:
     """The attack of a text, ready to be called on a module, images in [0,1] and labels."""
     ball = parse_threat(threat) if isinstance(threat, str) else threat
-    return Crafter(attack_text.canonical(text), ball, attack_text.build(text, ball))
+    named = attack_text.parse(text, ball)
+    return Crafter(named.text, ball, named.attack)
