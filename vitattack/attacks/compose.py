@@ -74,9 +74,9 @@ class Stages(Attack):
             for passes in ("forwards", "backwards"):
                 evidence[passes][active] += crafted.evidence[passes]
             for name in crafted.evidence.keys() - evidence.keys():
-                evidence[name] = _nothing(name, crafted.evidence[name], len(x))
+                evidence[name] = _blank_rows(name, crafted.evidence[name], len(x))
             for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", self.name}:
-                evidence[name][active] = _together(name, evidence[name][active], crafted.evidence[name])
+                evidence[name][active] = _merged(name, evidence[name][active], crafted.evidence[name])
             # a claim is looked at again; one that makes all its steps claims nothing of where it ended
             claimed = crafted.evidence["fooled"]
             looked = torch.ones_like(claimed) if attack.traits.unseen else claimed
@@ -102,7 +102,7 @@ def in_turn(attack: Attack, asked: Asked) -> Price:
 
 
 def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
-    """Who of those to be looked at fools the victim by a forward of its own."""
+    """(B,) which of the `looked` rows fool the victim, by one more forward."""
     fooled = looked.clone()
     if bool(looked.any()):
         with frozen(victim), torch.no_grad():
@@ -112,19 +112,19 @@ def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, looked: Tensor) -> T
     return fooled
 
 
-def _nothing(name: str, rows: Tensor, count: int) -> Tensor:
-    """Evidence of samples that no stage has told of."""
-    nothing = torch.finfo(rows.dtype).min if name == "margin" else 0 if _gathers(name, rows) else -1
+def _blank_rows(name: str, rows: Tensor, count: int) -> Tensor:
+    """Evidence of samples that no stage has reported on."""
+    nothing = torch.finfo(rows.dtype).min if name == "margin" else 0 if _accumulates(name, rows) else -1
     return torch.full((count,), nothing, dtype=rows.dtype, device=rows.device)
 
 
-def _together(name: str, before: Tensor, rows: Tensor) -> Tensor:
-    """What the stages up to now and the next one say: the last word, but for what is gathered."""
+def _merged(name: str, before: Tensor, rows: Tensor) -> Tensor:
+    """Evidence of the stages so far with that of the next: the later one wins, except where evidence accumulates."""
     if name == "margin":
         return torch.maximum(before, rows)
-    return before | rows if _gathers(name, rows) else rows
+    return before | rows if _accumulates(name, rows) else rows
 
 
-def _gathers(name: str, rows: Tensor) -> bool:
-    """What one stage has seen, such as a gradient of zero, stays seen whatever the next one sees."""
+def _accumulates(name: str, rows: Tensor) -> bool:
+    """Whether evidence such as a zero gradient, once seen by a stage, stands whatever later stages see."""
     return rows.dtype == torch.bool or name == "flags"
