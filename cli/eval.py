@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
 from .threat_option import ThreatOption
+
+if TYPE_CHECKING:
+    from vitattack.models.zoo.file_options import FileOptions
+    from vitattack.records.result import Evaluation
+    from vitattack.records.run_index import Finding
 
 
 def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -85,26 +91,27 @@ def command(
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
     errs on it twice, inside [0,1] and inside the budget.
     """
-    from vitattack.attacks.catalogue import ATTACKS, check_names
-    from vitattack.models.zoo.names import check_model_name
+    from vitattack.records.run_index import RunIndex
 
-    options = model_options(given)
-    check_model_name(model, options, attacks=ATTACKS)  # a typo is answered before torch is imported
-    for text in attacks:
-        check_names(text)
+    request = _request(click.get_current_context().params)
+    index = RunIndex(Path(given["out"]))
+    if not given["fresh"] and given["shard"] == (0, 1) and (finding := index.find(request)):
+        _show_stored(finding, controls, quiet, "json" if as_json else form)
+        return
+
+    options, scales = model_options(given), given["scales"]
+    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    _check(model, attacks, options, data, given)
 
     from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
     from vitattack.evaluation.evaluate import evaluate
     from vitattack.evaluation.setup import DEFAULT_ATTACK
-    from vitattack.report.evaluation import tables
     from vitattack.threats.base import parse_threats
 
     from .console import Screen
-    from .output import show
     from .signals import catch_sigterm
 
     attacks = with_effort(attacks or (DEFAULT_ATTACK,), budget, until)
-    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     if controls:
         if given["perceptual"]:
             raise click.UsageError("--controls compares runs that count alone: give --perceptual to a run of its own")
@@ -126,5 +133,50 @@ def command(
         if as_json:
             click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
     else:
-        content = {**evaluation.json(), **({"verdicts": verdicts(evaluation)} if controls else {})}
-        show(tables(evaluation, content.get("verdicts", [])), content, form="json" if as_json else form)
+        remarks = tuple(verdicts(evaluation)) if controls else ()
+        if evaluation.inputs is not None:
+            files = (*evaluation.inputs, *([Path(scales)] if scales else []))
+            index.note(request, [result.job for result in evaluation.results], files, remarks)
+        _show(evaluation, remarks, controls, "json" if as_json else form)
+
+
+def _check(model: str, attacks: tuple[str, ...], options: FileOptions, data: str, given: dict[str, Any]) -> None:
+    """Refuse misspelt names and missing files before torch is imported."""
+    from vitattack.attacks.catalogue import ATTACKS, check_names
+    from vitattack.data.request import check_data
+    from vitattack.evaluation.setup import Setup
+    from vitattack.models.zoo.names import check_model_name
+    from vitattack.threats.base import parse_threats
+
+    check_model_name(model, options, attacks=ATTACKS)
+    for text in attacks:
+        check_names(text)
+    parse_threats(given["threat"])
+    folder = Path(given["data_dir"]) if given["data_dir"] else None
+    check_data(data, data_dir=folder, transform=given["transform"])
+    Setup(data=data, precision=given["precision"], transform=given["transform"])
+
+
+def _request(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Everything a command says that its numbers hang on."""
+    from vitattack.core.runtime import usable_cores
+
+    request = {name: value for name, value in parameters.items() if name not in ("as_json", "form", "quiet")}
+    return {**request, "command": "eval", "threads": parameters["threads"] or usable_cores()}
+
+
+def _show_stored(finding: Finding, controls: bool, quiet: bool, form: str) -> None:
+    """A finished run, read from its store."""
+    if not quiet:
+        for result in finding.evaluation.results:
+            click.echo(f"{result.job.attack}: from the store, {result.folder}", err=True)
+    _show(finding.evaluation, finding.remarks, controls, form)
+
+
+def _show(evaluation: Evaluation, remarks: tuple[str, ...], controls: bool, form: str) -> None:
+    from vitattack.report.evaluation import tables
+
+    from .output import show
+
+    content = {**evaluation.json(), **({"verdicts": list(remarks)} if controls else {})}
+    show(tables(evaluation, remarks), content, form)

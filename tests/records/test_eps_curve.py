@@ -26,7 +26,7 @@ def test_lists_of_budgets() -> None:
     for text, cause in (
         ("linf:1/255,1/255", "named twice"),
         ("1/255,2/255", "names no norm"),
-        ("linf:1/255,", "names no budget"),
+        ("linf:1/255,", "not a number"),
     ):
         with pytest.raises(UsageError, match=cause):
             parse_threats(text)

@@ -63,7 +63,10 @@ def evaluate(
             result = _finished(plan, prepared, calibration, root, turn)
             if result is not None:
                 results.append(result if setup.out is not None else replace(result, folder=None))
-        return Evaluation(tuple(results))
+        inputs = None
+        if setup.out is not None and isinstance(model, str) and not any(plan.attack.traits.sources for plan in planned):
+            inputs = prepared.files(model, calibration, perceptual=perceptual)
+        return Evaluation(tuple(results), inputs)
 
 
 class Planned(NamedTuple):

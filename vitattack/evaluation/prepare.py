@@ -16,6 +16,7 @@ from vitattack.core.runtime import resolve_device
 from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.inputs import image_files, model_files, perceptual_files
 from vitattack.evaluation.setup import Setup
 from vitattack.models.victim import Victim, as_victim, model_digest
 from vitattack.models.zoo.entry import ZooEntry
@@ -65,6 +66,17 @@ class Prepared:
         if images is None:
             return torch.empty(0), torch.empty(0)
         return read_batch(images, images.rows, self.victim, self.device)[:2]
+
+    def files(self, model: str, calibration: DataSet | None, *, perceptual: bool) -> tuple[Path, ...] | None:
+        """Every file that the numbers hang on; None where they cannot be listed."""
+        parts = [model_files(self.loaded, model)]
+        for images, asked in ((self.images, self.setup.data), (calibration, self.setup.calibration)):
+            if images is not None:
+                text = images.text if asked is None else asked
+                parts.append(image_files(images, text, self.setup.data_folder) if isinstance(text, str) else None)
+        parts += [perceptual_files()] if perceptual else []
+        known = [part for part in parts if part is not None]
+        return tuple(path for part in known for path in part) if len(known) == len(parts) else None
 
     @property
     def expected_clean(self) -> stats.Accuracy | None:

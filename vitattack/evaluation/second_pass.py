@@ -41,6 +41,9 @@ class Again(NamedTuple):
     def name(self) -> str:
         return "probe" if self.number == PROBED else "full"
 
+    def batches(self, size: int) -> list[tuple[int, ...]]:
+        return [self.rows[at : at + size] for at in range(0, len(self.rows), size)]
+
 
 class History(NamedTuple):
     """What a file of records says: the last one of every sample, where the whole batches end, and what is left to do."""
@@ -82,7 +85,7 @@ def history(path: Path, attack: Attack | None, job: Job, batches: Sequence[tuple
         return History(records, end)
     done = 1
     while again := due(attack, job, list(latest.values()), done):
-        parts = [again.rows[at : at + job.batch_size] for at in range(0, len(again.rows), job.batch_size)]
+        parts = again.batches(job.batch_size)
         found, end = whole_batches(path, parts, end)
         latest |= {record.index: record for record in found}
         if len(found) < len(again.rows):
@@ -102,22 +105,29 @@ def run_again(
     watch: Callable[[str], RecordListener],
 ) -> list[SampleRecord]:
     """Runs the passes that are due over a merged job; the last record of every sample."""
-    past = history(sink.path, attack, job, sink.batches)
-    while (again := past.again) is not None:
+    if sink.has_later_passes:  # of a run that was stopped: only the file knows how far they got
+        past = history(sink.path, attack, job, sink.batches)
         sink.cut(past.end)
-        latest = {record.index: record for record in past.records}
+        latest, again, left = {record.index: record for record in past.records}, past.again, past.left
+    else:
+        latest = {record.index: record for record in sink.first_pass}
+        again = due(attack, job, sink.first_pass, 1)
+        left = again.batches(job.batch_size) if again else ()
+    while again is not None:
         told = watch(again.name)
-        told([latest[row] for row in again.rows[: len(again.rows) - sum(map(len, past.left))]], len(again.rows))
+        told([latest[row] for row in again.rows[: len(again.rows) - sum(map(len, left))]], len(again.rows))
         batches = Batches(victim, recall(again.attack, victim, None), job, threat)
-        for rows in past.left:
+        for rows in left:
             began = time.perf_counter()
             x, y, _ = read_batch(data, rows, victim, victim.mean.device)
             found = [together(latest[o.record.index], o.record, again) for o in batches.outcomes(rows, x, y)]
             sink.append(found)
+            latest |= {record.index: record for record in found}
             sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
             told(found, len(again.rows))
-        past = history(sink.path, attack, job, sink.batches)
-    return past.records
+        again = due(attack, job, list(latest.values()), again.number)
+        left = again.batches(job.batch_size) if again else ()
+    return list(latest.values())
 
 
 def together(before: SampleRecord, found: SampleRecord, again: Again) -> SampleRecord:

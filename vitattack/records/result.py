@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitattack.records import stats
 from vitattack.records.eps_curve import optimiser_failures
@@ -16,6 +16,9 @@ from vitattack.records.record import SampleRecord, Status
 from vitattack.records.section import Section
 from vitattack.records.stats import Accuracy
 from vitattack.text.syntax import first_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,28 @@ def label(attack: str) -> str:
     return (first_argument(attack) or attack) if attack.startswith("perceptual(") else attack
 
 
+TEXTS = ("model", "attack", "threat")
+COLUMNS = tuple(column.name for column in fields(SampleRecord) if column.name != "evidence")
+
+
+def _texts(job: Job) -> dict[str, str]:
+    return {"model": job.model, "attack": job.attack, "threat": job.threat}
+
+
+def _columns(record: SampleRecord) -> dict[str, Any]:
+    """A record as columns; evidence under its own name, unless a column of every record has that name."""
+    own = asdict(record)
+    evidence = own.pop("evidence")
+    taken = {*TEXTS, *own}
+    return {**own, **{f"evidence {name}" if name in taken else name: value for name, value in evidence.items()}}
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Several attacks, under one budget or several, on one model and the same samples."""
 
     results: tuple[Result, ...]
+    inputs: tuple[Path, ...] | None = field(default=None, repr=False, compare=False)  # files read; None if unlisted
 
     @property
     def job(self) -> Job:
@@ -161,6 +181,13 @@ class Evaluation:
     def paired(self) -> tuple[tuple[str, str, stats.Paired], ...]:
         """Every attack against the strongest one, on the same samples; nothing where budgets differ."""
         return () if len(self.threats) > 1 else self._paired
+
+    def frame(self) -> pd.DataFrame:
+        """A data frame with one row per sample and attack; what attacks say of a sample stands in columns of its own."""
+        import pandas
+
+        rows = [{**_texts(result.job), **_columns(record)} for result in self.results for record in result.records]
+        return pandas.DataFrame(rows, columns=None if rows else [*TEXTS, *COLUMNS])
 
     def _curve(self) -> dict[str, Any]:
         if len(self.threats) < 2:

@@ -50,6 +50,8 @@ class Sink:
         self.folder = root / job.folder
         self._all = list(batches)
         self._whole: FileIO | None = None
+        self.has_later_passes = False  # whether the file went on behind the first pass when it was opened
+        self._merged: list[SampleRecord] | None = None
         self._shard = shard
         self._mine = self._part(shard[0])
         try:
@@ -104,6 +106,8 @@ class Sink:
         records, end = whole_batches(self._path, self._mine)
         if self._shard[1] > 1 or len(records) < self.total:
             self._stream.truncate(end)  # behind a whole first pass later ones may stand
+        else:
+            self.has_later_passes = self._path.stat().st_size > end
         return records
 
     @property
@@ -156,6 +160,11 @@ class Sink:
         return self.folder / "samples.jsonl"
 
     @property
+    def first_pass(self) -> Sequence[SampleRecord]:
+        """The records of all samples, before any later pass; of shards, once they are merged."""
+        return self.records if self._merged is None else self._merged
+
+    @property
     def batches(self) -> Batches:
         """The first pass over all samples, whoever runs it."""
         return self._all
@@ -183,9 +192,12 @@ class Sink:
             whole.close()
             return False
         self._whole = whole
-        if not self.path.read_bytes().startswith(lines):
+        present = self.path.read_bytes()
+        if not present.startswith(lines):
             whole.truncate(0)
             append_durably(whole, self.path, lines)
+        self.has_later_passes = present.startswith(lines) and len(present) > len(lines)
+        self._merged = everything
         return True
 
     def append(self, records: Sequence[SampleRecord]) -> None:

@@ -41,6 +41,11 @@ class ArraySource:
     def __len__(self) -> int:
         return self._ends[-1]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything the rows are read from."""
+        return tuple(map(Path, self._names))
+
     def of_classes(self, count: int) -> ArraySource:
         """The same images with a number of classes their files do not say; labels beyond it are refused."""
         return ArraySource(self._parts, count, self._names)

@@ -55,6 +55,11 @@ class ParquetSource:
     def name(self) -> str:
         return self._paths[0].name
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything the rows are read from."""
+        return tuple(self._paths)
+
     def __len__(self) -> int:
         return self._total
 

@@ -1,0 +1,211 @@
+"""A finished run printed from its store: the same bytes as by the long way, and never another run's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from vitattack.cli import eval as eval_command
+
+from tests.cli.conftest import Here
+from vitattack.core.assets import EMBEDDED
+from vitattack.records import run_index
+
+SMALL = ("--limit", "6", "--threads", "1", "--batch-size", "3")
+RUN = ("eval", "tiny-vit", "pgd(steps=2)", *SMALL)
+Seen = list[bool]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """For each command since the last look, whether it was answered from the index."""
+    seen: Seen = []
+    find = run_index.RunIndex.find
+
+    def watched(self: run_index.RunIndex, request: dict[str, object]) -> object:
+        finding = find(self, request)
+        seen.append(finding is not None)
+        return finding
+
+    monkeypatch.setattr(run_index.RunIndex, "find", watched)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pgd(steps=2)", "fgsm"),
+        ("auto(passes=150)",),
+        ("auto", "--limit", "3"),
+        ("worst(random, pgd(steps=2))", "--threat", "linf:1/255,2/255"),
+        ("aas+pgd(steps=2)", "pgd(steps=2)"),
+        ("spatial", "--threat", "spatial:1px,1deg", "--limit", "1"),
+        ("perceptual(pgd(steps=2), lpips=False)", "perceptual(fgsm, lpips=False)"),
+        ("worst(fgsm, square(queries=20))", "--precision", "fp32"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_index_prints_what_the_long_way_prints(
+    here: Here, stored: Seen, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command = ("eval", "tiny-vit", *SMALL, *words)
+    assert here(*command, "--quiet").returncode == 0
+    for form in ("--json", "--format=table"):
+        shutil.rmtree(tmp_path / "runs" / run_index.FOLDER)
+        slow = here(*command, form)
+        quick = here(*command, form)
+        assert quick.stdout == slow.stdout and quick.stderr == slow.stderr and "from the store" in quick.stderr
+    assert stored == [False, *[False, True] * 2]
+
+
+@pytest.mark.slow
+def test_controls_and_their_verdicts(here: Here, stored: Seen, tmp_path: Path) -> None:
+    words = ("eval", "tiny-vit", "aas+pgd(steps=1)", "--controls", "--quiet", "--limit", "4", "--threads", "1")
+    here(*words)
+    shutil.rmtree(tmp_path / "runs" / run_index.FOLDER)
+    first, again, as_json = here(*words), here(*words), here(*words, "--json")
+    assert stored == [False, False, True, True] and again.stdout == first.stdout and '"verdicts": [' in as_json.stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("--threads", "2"),
+        ("--seed", "1"),
+        ("--batch-size", "2"),
+        ("--limit", "5"),
+        ("--threat", "linf:4/255"),
+        ("--fresh",),
+        ("--device", "cpu"),
+        ("--out", "elsewhere"),
+    ],
+    ids=" ".join,
+)
+def test_other_words_are_other_commands(here: Here, stored: Seen, change: tuple[str, ...]) -> None:
+    here(*RUN)
+    assert here(*RUN, *change).returncode == 0
+    assert True not in stored
+
+
+def _npz(path: Path, value: int) -> None:
+    images = np.full((4, 32, 32, 3), value, dtype=np.uint8)
+    np.savez(path, image=images, label=np.arange(4))
+
+
+def test_another_data_file_is_another_run(here: Here, stored: Seen, tmp_path: Path) -> None:
+    _npz(tmp_path / "mine.npz", 100)
+    words = ("eval", "tiny-vit", "fgsm", "--data", "npz:mine.npz", "--threads", "1")
+    first = here(*words)
+    assert here(*words).stdout == first.stdout
+    os.utime(tmp_path / "mine.npz", ns=(1, 1))  # touched, and still the same
+    assert here(*words).stdout == first.stdout and stored == [False, True, True]
+    _npz(tmp_path / "mine.npz", 200)
+    here(*words)
+    (tmp_path / "mine.npz").unlink()
+    assert here(*words).returncode == 2 and stored == [False, True, True, False, False]
+
+
+def test_other_weights_are_another_model(here: Here, stored: Seen, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from vitattack.models.zoo.catalogue import zoo_entries as entries
+
+    entry = entries()["tiny-vit"]
+    weights = load_file(EMBEDDED / str(entry.weights and entry.weights.file))
+    arch = str(entry.arch)
+    words = ("eval", "mine.safetensors", "fgsm", "--arch", arch, "--normalize", "cifar10", *SMALL)
+    save_file(weights, tmp_path / "mine.safetensors")
+    first = here(*words)
+    assert first.returncode == 0 and here(*words).stdout == first.stdout and stored == [False, True]
+    name = next(iter(weights))
+    save_file({**weights, name: weights[name] + 0.01}, tmp_path / "mine.safetensors")
+    assert here(*words).returncode == 0 and stored == [False, True, False]
+
+
+Damage = Callable[[Path], None]
+
+
+def _remove_run(store: Path) -> None:
+    shutil.rmtree(next(store.glob("tiny-vit-*")))
+
+
+def _damage_result(store: Path) -> None:
+    path = next(store.glob("tiny-vit-*/result.json"))
+    path.write_text(path.read_text()[:-40])
+
+
+def _lose_a_record(store: Path) -> None:
+    path = next(store.glob("tiny-vit-*/samples.jsonl"))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def _damage_index(store: Path) -> None:
+    next((store / run_index.FOLDER).iterdir()).write_text('{"jobs": 3, "files": {}, "remarks": []}')
+
+
+def _tear_index(store: Path) -> None:
+    next((store / run_index.FOLDER).iterdir()).write_text('{"jobs": [')
+
+
+def _remove_index(store: Path) -> None:
+    shutil.rmtree(store / run_index.FOLDER)
+
+
+@pytest.mark.parametrize(
+    "damage", [_remove_run, _damage_result, _lose_a_record, _damage_index, _tear_index, _remove_index]
+)
+def test_what_is_damaged_is_run_or_read_the_long_way(here: Here, stored: Seen, tmp_path: Path, damage: Damage) -> None:
+    first = here(*RUN, "--format", "csv")
+    damage(tmp_path / "runs")
+    again = here(*RUN, "--format", "csv")
+    assert again.returncode == 0 and again.stdout.split(",fwd")[0] == first.stdout.split(",fwd")[0]
+    assert here(*RUN).returncode == 0 and stored == [False, False, True]
+
+
+def test_other_code_and_other_places_are_asked_anew(
+    here: Here, stored: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(*RUN, "--out", str(tmp_path / "runs"))
+    with monkeypatch.context() as other:
+        other.setattr(run_index, "_code", lambda: "other code")
+        here(*RUN, "--out", str(tmp_path / "runs"))
+    with monkeypatch.context() as other:
+        other.setenv("CUDA_VISIBLE_DEVICES", "3")
+        here(*RUN, "--out", str(tmp_path / "runs"))
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    here(*RUN, "--out", str(tmp_path / "runs"))
+    assert True not in stored
+
+
+def test_a_store_that_cannot_be_written_is_read_the_long_way(here: Here, stored: Seen, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / run_index.FOLDER).write_text("no folder")
+    assert here(*RUN).returncode == here(*RUN).returncode == 0 and True not in stored
+
+
+def test_it_is_quick_and_loads_no_torch(here: Here, tmp_path: Path) -> None:
+    here(*RUN)
+    code = "import sys; sys.argv = ['vitattack', *sys.argv[1:]]; from vitattack.cli.main import main\n"
+    code += "try: main()\nfinally: print('torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)"
+    began = time.process_time()
+    done = subprocess.run([sys.executable, "-c", code, *RUN], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "False False" and time.process_time() - began < 0.7
+
+
+def test_the_request_holds_every_parameter_but_the_forms_of_the_output() -> None:
+    names = {parameter.name for parameter in eval_command.command.params if parameter.expose_value}
+    request = eval_command._request(dict.fromkeys(filter(None, names)))
+    assert names - set(request) == {"as_json", "form", "quiet"} and request["threads"] >= 1

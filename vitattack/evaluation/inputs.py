@@ -1,0 +1,59 @@
+"""The files that the numbers of an evaluation hang on, as far as they can be listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitattack.attacks.perceptual.distances import backbone_file, lpips_missing
+from vitattack.core.assets import EMBEDDED, ZOO_FILE
+from vitattack.core.errors import VitattackError
+from vitattack.data import DataSet
+from vitattack.data.formats.arrays import ArraySource
+from vitattack.data.formats.row_sources import ParquetSource
+from vitattack.data.rows import split_rows
+from vitattack.models.weights import fetch
+from vitattack.models.zoo.catalogue import user_zoo_file
+from vitattack.models.zoo.load import LoadedModel
+
+
+def model_files(loaded: LoadedModel, text: str) -> tuple[Path, ...] | None:
+    """The weights of a model and the zoo files that describe it; None for one whose files others keep."""
+    described = (ZOO_FILE, user_zoo_file())
+    if loaded.entry is not None:
+        if loaded.entry.weights is None:
+            return None
+        try:
+            weights = fetch.fetch_file(loaded.entry.weights, name=loaded.entry.id, offline=True)
+        except VitattackError:
+            return None
+        return (weights, *described)
+    return (Path(text), *described) if loaded.record.get("source") == "file" else None
+
+
+def image_files(images: DataSet, text: str, data_dir: Path | None) -> tuple[Path, ...] | None:
+    """The files of a data set that consists of a few, `text` as it was asked for; None for folders and archives."""
+    source = images.source
+    if not isinstance(source, ParquetSource | ArraySource):
+        return None
+    name, rows = split_rows(text)
+    listed = (Path(rows.removeprefix("file:")),) if rows and rows.startswith("file:") else ()
+    if name.startswith("npz:"):
+        single = Path(name.removeprefix("npz:")).is_file()  # parts may be added to a folder of them
+        return (*source.files, *listed) if single else None
+    if data_dir is not None and not all(EMBEDDED in path.parents for path in source.files):
+        return None  # which of several places was looked into is not known here
+    return (*source.files, *(ref for path in source.files for ref in _hub_refs(path)), *listed)
+
+
+def _hub_refs(path: Path) -> Sequence[Path]:
+    """The file that says which revision of a repository in the hub's cache is current."""
+    for parent in path.parents:
+        if parent.name == "snapshots":
+            return (parent.parent / "refs" / "main",)
+    return ()
+
+
+def perceptual_files() -> tuple[Path, ...] | None:
+    """The weights of LPIPS; None where they are missing, since they may be fetched at any time."""
+    return (backbone_file(),) if lpips_missing() is None else None

@@ -1,0 +1,142 @@
+"""Index of a store: the finished jobs that a command stands for, found without torch.
+
+A command is known by its texts and by everything around them that a job's key depends on; beside the folders of its jobs
+stand the files it reads, each with the hash of its content. Whatever cannot be vouched for is not found, and the caller
+takes the long way, which notes it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import vitattack
+from vitattack.core.errors import VitattackError
+from vitattack.core.file_hashes import remembered_sha256
+from vitattack.core.files import cache_home, json_text, read_json, write_atomically
+from vitattack.records.job import Job
+from vitattack.records.result import Evaluation
+from vitattack.records.stored_result import read_result
+
+FOLDER = ".index"
+# Variables that decide which device `auto` is and where models, data and weights are looked for.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HF_ENDPOINT",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "TORCH_HOME",
+    "XDG_CACHE_HOME",
+    "HOME",
+)
+SPENT = ("out", "fresh", "shard")  # of a request: where and how results are stored, not what they are
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finished evaluation, and remarks on it that its records alone do not say."""
+
+    evaluation: Evaluation
+    remarks: tuple[str, ...] = ()
+
+
+class RunIndex:
+    """The index of one store; `request` holds the texts of a command, as plain data."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, request: Mapping[str, Any]) -> Finding | None:
+        """The finished evaluation of a request, if all files it reads and all records are what they were."""
+        try:
+            entry = read_json(self._place(request))
+            if entry is None or not entry["jobs"] or any(_state(path) != was for path, was in entry["files"].items()):
+                return None
+            results = [read_result(self._root, folder) for folder in entry["jobs"]]
+            evaluation = Evaluation(tuple(result for result in results if result is not None))
+            if len(evaluation.results) < len(results):
+                return None
+            return Finding(evaluation, tuple(map(str, entry["remarks"])))
+        except (KeyError, TypeError, ValueError, AttributeError, OSError):  # a damaged entry
+            return None
+
+    def note(
+        self,
+        request: Mapping[str, Any],
+        jobs: Iterable[Job],
+        files: Iterable[Path],
+        remarks: Iterable[str] = (),
+    ) -> None:
+        """Remember the jobs of a request and the files it reads; one that does not exist must not appear either."""
+        entry = {
+            "schema": 1,
+            "jobs": [job.folder for job in jobs],
+            "files": {str(path): _state(path) for path in (path.absolute() for path in files)},
+            "remarks": list(remarks),
+        }
+        with suppress(OSError, VitattackError):  # a store that cannot be written costs time, no result
+            place = self._place(request)
+            if read_json(place) == entry:
+                return
+            place.parent.mkdir(exist_ok=True)
+            write_atomically(place, json_text(entry))
+
+    def _place(self, request: Mapping[str, Any]) -> Path:
+        content = {"request": {k: v for k, v in request.items() if k not in SPENT}, "around": surroundings()}
+        key = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+        return self._root / FOLDER / f"{key[:32]}.json"
+
+
+def _state(path: str | Path) -> str | None:
+    """The hash of a file's content; None where there is none."""
+    try:
+        return remembered_sha256(Path(path))
+    except FileNotFoundError:
+        return None
+
+
+def surroundings() -> dict[str, Any]:
+    """What a command's meaning depends on besides its words: the code, the machine, and where things are looked for."""
+    return {
+        "versions": [_version("vitattack"), _version("torch")],
+        "code": _code(),
+        "folder": str(Path.cwd()),
+        "cache": str(cache_home()),
+        "machine": [platform.node(), platform.machine(), *sorted(map(str, Path("/dev").glob("nvidia*")))],
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _code() -> str:
+    """A hash over size and modification time of every module of the package: other code may mean other attacks."""
+    hasher = hashlib.sha256()
+    command_line = find_spec("vitattack.cli")  # beside the package in a checkout
+    roots = [*vitattack.__path__, *((command_line and command_line.submodule_search_locations) or ())]
+    for folder, folders, names in (entry for root in roots for entry in os.walk(root)):
+        folders[:] = sorted(name for name in folders if name not in ("__pycache__", "assets"))
+        for name in sorted(names):
+            if name.endswith(".py"):
+                status = Path(folder, name).stat()
+                hasher.update(f"{folder}/{name}|{status.st_size}|{status.st_mtime_ns}\n".encode())
+    return hasher.hexdigest()
