@@ -43,7 +43,6 @@ def _cifar_c(num_classes: int, record: str) -> LocalSet:
         parts=files,
         severities=True,
         takes_transform=False,
-        beside=("labels.npy",),
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.autoattack.flags import doubts_of
+from vitattack.core.words import printable
 from vitattack.models.victim import Victim, frozen
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
@@ -42,13 +43,19 @@ def first_look(victim: Victim, x: Tensor) -> list[str]:
 
 
 def unconfirmed(model: Mapping[str, Any]) -> list[str]:
-    """What a zoo entry says of its checkpoint without anybody having confirmed it, where it moves the numbers."""
-    moving = [key for key in model.get("unverified", ()) if key in ("normalize", "transform")]
-    if not moving:
-        return []
-    return [
-        f"nobody has confirmed the {' and '.join(moving)} of this zoo entry: hold the clean accuracy against its source"
-    ]
+    """Facts of a model that nobody has confirmed, from the record of its origin."""
+    found = []
+    moving = [key for key in model.get("unverified", ()) if key in ("normalize", "transform")]  # they move the numbers
+    if moving:
+        found.append(
+            f"nobody has confirmed the {' and '.join(moving)} of this zoo entry: hold the clean accuracy against its source"
+        )
+    if unhashed := model.get("unhashed", ()):
+        more = f" and {len(unhashed) - 1} more" if len(unhashed) > 1 else ""
+        found.append(
+            f"the model holds {printable(unhashed[0])}{more}, which cannot be hashed: stored runs of it are never reused"
+        )
+    return found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import Prepared, prepare
+from vitattack.evaluation.reuse import confirm
 from vitattack.evaluation.run_job import run, stored
 from vitattack.evaluation.setup import DEFAULT_ATTACK, DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
 from vitattack.records.result import Evaluation, Result
@@ -92,8 +93,11 @@ def _finished(plan: Planned, prepared: Prepared, calibration: DataSet | None, ro
     asked = tuple(map(source_digest, plan.attack.traits.sources))
     job = prepared.job(plan.text, str(plan.threat), taught_by, asked)
     listener.keyed(job, root)
-    result = None if setup.fresh else stored(root, job, prepared.images, plan.attack)
+    fresh = setup.fresh or bool(prepared.fingerprint.unknown)  # a model without a digest is never found again
+    result = None if fresh else stored(root, job, prepared.images, plan.attack)
     from_store = result is not None
+    if from_store:
+        confirm(root / job.folder, prepared.victim, prepared.images)
     if result is None:
         result = run(
             prepared.victim,
@@ -104,11 +108,11 @@ def _finished(plan: Planned, prepared: Prepared, calibration: DataSet | None, ro
             lambda: prepared.read(calibration),
             root,
             shard=setup.shard,
-            fresh=setup.fresh,
+            fresh=fresh,
             watch=listener.job(job, turn.number, turn.of),
             again=partial(listener.again, job),
             expected_clean=prepared.expected_clean,
-            model_record=prepared.loaded.record,
+            model_record=prepared.model_record,
         )
     listener.done(result, from_store)
     return result

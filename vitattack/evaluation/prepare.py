@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,10 @@ from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.crafting import read_batch
 from vitattack.evaluation.inputs import image_files, model_files, perceptual_files
+from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
-from vitattack.models.victim import Victim, as_victim, model_digest
+from vitattack.models.digest import Fingerprint, fingerprint
+from vitattack.models.victim import Victim, as_victim
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import LoadedModel, load_model
@@ -38,9 +41,19 @@ class Prepared:
     images: DataSet
 
     @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The victim's identity in keys of jobs."""
+        return fingerprint(self.victim)
+
+    @cached_property
     def digests(self) -> tuple[str, str]:
         """Of the victim and of the images."""
-        return model_digest(self.victim), self.images.digest()
+        return self.fingerprint.digest, self.images.digest()
+
+    @property
+    def model_record(self) -> dict[str, Any]:
+        """Origin of the model, and what of it has no digest."""
+        return self.loaded.record | unhashed(self.fingerprint.unknown)
 
     def job(self, attack: str = "", threat: str = "", calibration: str = "", sources: tuple[str, ...] = ()) -> Job:
         """The job of an attack on this victim; `sources` are digests of models that the attack asks besides it."""

@@ -19,6 +19,7 @@ from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch, together
 from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
 from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.reuse import keep_or_confirm
 from vitattack.evaluation.second_pass import history, run_again
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, model_digest
@@ -71,6 +72,7 @@ def run(
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
     device = victim.mean.device
     with Sink(out, job, list(data.cut(together(attack, job))), shard, fresh=fresh) as sink:
+        keep_or_confirm(sink.folder, victim, data, fresh=fresh)
         watch(sink.records, sink.total)
         if sink.todo or not attack.traits.learns:  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.models.base import Attackable
+from vitattack.models.digest import buffers_digest, fingerprint
 
 # Images that were normalised and back leave the box by rounding errors; more than this is another scale.
 PIXEL_TOLERANCE = 1e-4
@@ -103,12 +103,6 @@ def check_floats(module: nn.Module) -> None:
             )
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
-
-
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
     """Put a module in eval mode without parameter gradients, on one attention kernel; restore everything afterwards."""
@@ -132,22 +126,8 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 
 def model_digest(module: nn.Module, *, parameters: bool = True) -> str:
-    """Return the sha256 of a model; `parameters=False` hashes the buffers alone.
-
-    Tensors are hashed by name, dtype, shape and bytes, and so are the plain settings of every module (heads,
-    activation): two models with equal weights may be different functions.
-    """
-    named = list(module.named_buffers()) + (list(module.named_parameters()) if parameters else [])
-    hasher = hashlib.sha256()
-    if parameters:
-        for name, part in module.named_modules():
-            plain = {key: value for key, value in vars(part).items() if key != "training" and _is_plain(value)}
-            hasher.update(f"{name}|{type(part).__qualname__}|{sorted(plain.items())!r}".encode())
-    for name, tensor in sorted(named, key=lambda item: item[0]):
-        data = tensor.detach().cpu().contiguous()
-        hasher.update(f"{name}|{data.dtype}|{tuple(data.shape)}".encode())
-        hasher.update(data.view(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b"")
-    return hasher.hexdigest()
+    """Return the sha256 of the function a model is; `parameters=False` hashes its buffers alone."""
+    return fingerprint(module).digest if parameters else buffers_digest(module)
 
 
 def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:

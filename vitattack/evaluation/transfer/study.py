@@ -32,6 +32,7 @@ from vitattack.evaluation.doubts import first_look
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import calibration_images, expected_clean, preprocessing
+from vitattack.evaluation.reuse import confirm, keep_or_confirm
 from vitattack.evaluation.run_job import finish, note_leaks, prepared, stored
 from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.setup import DEFAULT_THREAT, Setup, SetupFields
@@ -107,7 +108,8 @@ def transfer(
                 device=place.type,
             )
             row = Row(source, columns, job, built, ball, other, base, root, place)
-            found = row.run(listener or EvaluationListener(), number, len(rows), fresh=setup.fresh)
+            fresh = setup.fresh or not all(model.lasting for model in (source, *columns))
+            found = row.run(listener or EvaluationListener(), number, len(rows), fresh=fresh)
             if setup.out is None:
                 found = {name: replace(result, folder=None) for name, result in found.items()}
             white_box[source.name] = found[source.name]
@@ -155,6 +157,8 @@ class Row:
         with ExitStack() as stack:
             cut = list(self.base.cut(together(self.attack, self.job)))
             sinks = {name: stack.enter_context(Sink(self.root, job, cut, fresh=fresh)) for name, job in jobs.items()}
+            for name, sink in sinks.items():
+                keep_or_confirm(sink.folder, models[name].victim, models[name].data, fresh=fresh)
             attack = self._fill(models, sinks, cut, listener.job(shown, number, count))
             for name, job in jobs.items():
                 if name not in results:
@@ -164,7 +168,10 @@ class Row:
 
     def _stored(self, model: Contestant, job: Job) -> Result | None:
         """Later passes over survivors are of the white-box job alone: what they craft is shown to nobody else."""
-        return stored(self.root, job, model.data, self.attack, again=model is self.source)
+        result = stored(self.root, job, model.data, self.attack, again=model is self.source)
+        if result is not None:
+            confirm(self.root / job.folder, model.victim, model.data)
+        return result
 
     def _job(self, target: Contestant) -> Job:
         """The white-box job, or that of a cell: never the one of `eval` with transfer(...), which crafts per target."""

@@ -16,8 +16,10 @@ from vitattack.data import DataSet, restrict_to_classes
 from vitattack.data.entry import Source
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.prepare import images_of
+from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
-from vitattack.models.victim import Victim, as_victim, model_digest
+from vitattack.models.digest import fingerprint
+from vitattack.models.victim import Victim, as_victim
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import LoadedModel, load_model
@@ -53,6 +55,7 @@ class Contestant:
     data: DataSet
     weights: str
     pixels: str
+    lasting: bool = True  # whether the digest covers all of the model, so that stored records may be found by it
 
     @property
     def victim(self) -> Victim:
@@ -103,7 +106,9 @@ def assemble(
         if any(one.victim.name == other.name for other in found.values()):
             raise UsageError(f"two models are called '{one.victim.name}': give their victims names of their own")
         images = at_size(base, one.victim.input_size)
-        found[key] = Contestant(one, images, model_digest(one.victim), images.digest())
+        mark = fingerprint(one.victim)
+        one = replace(one, record=one.record | unhashed(mark.unknown))
+        found[key] = Contestant(one, images, mark.digest, images.digest(), lasting=not mark.unknown)
     return found, base
 
 

@@ -1,0 +1,89 @@
+"""Evidence that stored records are those of the model at hand, beyond equal digests.
+
+Beside the records of a job lie the logits of its first images. Whoever reuses records with the model loaded asks it again;
+a model that answers otherwise is another function, whatever its digest says.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitattack.core.errors import UsageError
+from vitattack.core.files import json_text, read_json, write_atomically
+from vitattack.core.runtime import out_of_memory
+from vitattack.data import DataSet
+from vitattack.evaluation.crafting import read_batch
+from vitattack.models.victim import Victim, frozen
+
+FILE = "probe.json"
+PROBED = 8  # images
+# Relative to the largest logit: other processors round differently, other functions differ by more.
+TOLERANCE = 1e-4
+
+
+def keep_or_confirm(folder: Path, victim: Victim, data: DataSet, *, fresh: bool) -> None:
+    """Store the logits of the first images in the folder of a job that begins; confirm those of one that goes on."""
+    if not fresh and read_json(folder / FILE) is not None:
+        confirm(folder, victim, data)
+        return
+    rows = data.rows[:PROBED]
+    for logits in _answers(victim, data, rows, 1):
+        values = base64.b64encode(logits.numpy().tobytes()).decode()
+        content = {"schema": 1, "rows": list(rows), "shape": list(logits.shape), "float32": values}
+        write_atomically(folder / FILE, json_text(content))
+
+
+def confirm(folder: Path, victim: Victim, data: DataSet) -> None:
+    """Refuse to reuse the records in a folder if the model no longer gives the logits stored beside them."""
+    stored = _stored(read_json(folder / FILE))
+    if stored is None:
+        return
+    rows, before = stored
+    now, *more = _answers(victim, data, rows, 2) or (before,)
+    if any(not torch.equal(now, again) for again in more):
+        return  # a random model: that it answers otherwise says nothing
+    if now.shape == before.shape and torch.allclose(now, before, TOLERANCE, TOLERANCE * _size(before), equal_nan=True):
+        return
+    gap = f" by up to {float((now - before).abs().max()):.2g}" if now.shape == before.shape else ""
+    raise UsageError(
+        f"{folder} is of another function than '{victim.name}' is now, its logits on the first images differ{gap}: "
+        "run with --fresh, or give another --out"
+    )
+
+
+def unhashed(unknown: Sequence[str]) -> dict[str, Any]:
+    """The part of a model's record that says what has no digest; nothing where all has one."""
+    return {"unhashed": list(unknown)} if unknown else {}
+
+
+def _size(logits: Tensor) -> float:
+    finite = logits[torch.isfinite(logits)]
+    return 1 + float(finite.abs().max()) if finite.numel() else 1.0
+
+
+def _answers(victim: Victim, data: DataSet, rows: Sequence[int], count: int) -> list[Tensor]:
+    """Logits of some images, several times; no draw of the process's random state is spent. Nothing where memory ends."""
+    device = victim.mean.device
+    x, _, _ = read_batch(data, rows, victim, device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), frozen(victim), torch.no_grad():
+        try:
+            return [victim(x).detach().float().cpu().contiguous() for _ in range(count)]
+        except (RuntimeError, MemoryError) as error:
+            if out_of_memory(error):
+                return []
+            raise
+
+
+def _stored(content: dict[str, Any] | None) -> tuple[list[int], Tensor] | None:
+    try:
+        values = np.frombuffer(base64.b64decode(content["float32"]), dtype=np.float32)  # type: ignore[index]
+        return list(map(int, content["rows"])), torch.from_numpy(values.copy()).view(content["shape"])  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, RuntimeError):  # missing, or damaged
+        return None
