@@ -19,6 +19,7 @@ from tests.data.making import encoded, put, tar, val
 from vitattack.core.errors import UsageError
 from vitattack.data import load_data
 from vitattack.data.formats.arrays import npz_source
+from vitattack.data.formats.decoding import decode_rgb
 from vitattack.data.formats.encoded_images import images_in_tar
 from vitattack.data.imagenet.validation import open_validation_images, open_validation_parquet
 
@@ -39,6 +40,36 @@ def huge_png(width: int, height: int) -> bytes:
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = zlib.compress(b"\0" * 10_000)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
+
+
+def test_an_image_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostScript under the name of a picture would be handed to Ghostscript."""
+    started = tmp_path / "started"
+    put(tmp_path / "bin" / "gs", f"#!/bin/sh\ntouch {started}\n".encode())
+    (tmp_path / "bin" / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # look for it again
+    put(tmp_path / "images" / "cat" / "a.png", EPS)
+    refused(f"folder:{tmp_path}/images", "a.png is not a readable image .*none of PNG, JPEG, WEBP, BMP")
+    assert not started.exists()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF", "GIF", "MPO"])
+def test_every_kind_of_picture_that_is_named_is_read(kind: str) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (200, 100, 50)).save(stream, kind)
+    assert decode_rgb(stream.getvalue(), "a").shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("kind", ["ICO", "TGA", "PCX", "JPEG2000", "SGI", "PDF", "DDS"])
+def test_other_kinds_of_pictures_are_not_parsed(kind: str) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (200, 100, 50)).save(stream, kind)
+    with pytest.raises(UsageError, match="none of PNG, JPEG, WEBP, BMP, PPM, TIFF, GIF"):
+        decode_rgb(stream.getvalue(), "a")
 
 
 def test_broken_and_exploding_images(tmp_path: Path) -> None:

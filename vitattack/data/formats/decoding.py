@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
 
+# Pillow tells a format by its content, not its name, and hands some of those it knows to other programs, such as
+# PostScript to Ghostscript.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 MAX_PIXELS = 64_000_000  # the largest ImageNet images have some 20 million
 
 
@@ -27,13 +30,17 @@ def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(io.BytesIO(data))
+            opened = Image.open(io.BytesIO(data), formats=FORMATS)
         with opened as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels are a decompression bomb")
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
             pixels = np.array(transform(image.convert("RGB")))
+    except UnidentifiedImageError as error:
+        raise UsageError(
+            f"{what} is not a readable image (damaged, or it is none of {', '.join(FORMATS)}): replace or remove it"
+        ) from error
     except Exception as error:  # decoders fail in their own ways on broken files: struct, zlib, index and memory errors
         raise UsageError(f"{what} is not a readable image ({decoder_message(error)}): replace or remove it") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
