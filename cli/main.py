@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from vitattack.core.errors import UsageError, VitattackError, first_line
+from vitattack.core.words import without_secrets
 
 from .signals import Terminated
 
@@ -92,7 +93,7 @@ def _check_environment() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    shown = "".join(c if c.isprintable() else " " for c in message)  # names in a file may hold control characters
+    shown = "".join(c if c.isprintable() else " " for c in without_secrets(message))
     click.echo("vitattack: " + " ".join(shown.split()), err=True)
     sys.exit(code)
 

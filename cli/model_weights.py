@@ -102,11 +102,10 @@ def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: 
     SOURCE is a file, or one of https://..., hf-hub:OWNER/NAME[@REVISION][/FILE], github:OWNER/REPO@TAG/FILE, gdrive:ID,
     nextcloud:https://HOST/s/TOKEN[/PATH]. The weights are fetched and loaded strictly before anything is written.
     """
-    import dataclasses
-
     from vitattack.core.table import Table
     from vitattack.models.zoo.catalogue import user_zoo_file
     from vitattack.models.zoo.user_entries import About, add_entry, parse_clean_accuracy
+    from vitattack.report.models import plain_entry
 
     from .output import show
 
@@ -116,4 +115,4 @@ def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: 
     entry = add_entry(name, source, options, about)
     rows = [("arch", str(entry.arch)), ("classes", str(entry.num_classes)), ("input", f"{entry.input} px")]
     table = Table(f"{name}, in {user_zoo_file()}", ("", ""), rows, left=2)
-    show(table, {"schema": 1, **dataclasses.asdict(entry)}, "json" if as_json else form)
+    show(table, {"schema": 1, **plain_entry(entry)}, "json" if as_json else form)

@@ -1,10 +1,17 @@
-"""Texts from outside made safe: for a terminal, as a file name, and when asked whether they name a file."""
+"""Texts from outside made safe: for a terminal, for a record, as a file name, and when asked whether they name a file."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from pathlib import Path
+
+_SECRETS = re.compile(r"(\w+://)(?:[^\s/?#@]*@)?([^\s?#'\"<>]*)(?:[?#][^\s'\"<>]*)?")
+
+
+def without_secrets(text: str) -> str:
+    """A text whose web addresses lost what may be secret: user, password, query and fragment."""
+    return _SECRETS.sub(r"\1\2", text)
 
 
 def printable(text: str, length: int = 100) -> str:

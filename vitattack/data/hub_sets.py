@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +20,15 @@ def fetch_from_hub(repo: str, file: str) -> Path:
 
     forbidden = offline_variable()
     lost = None if forbidden else hub.unreachable_host()
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it reports every retry; the one line below is enough
     try:
-        return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=bool(forbidden or lost)))
+        with hub.discreet_client():
+            return Path(hf_hub_download(repo, file, repo_type="dataset", local_files_only=bool(forbidden or lost)))
     except Exception as error:  # the hub client and its transport each raise their own kinds
         reason = f"{forbidden} is set" if forbidden else f"{lost} cannot be reached" if lost else type(error).__name__
         raise UsageError(
             f"cannot fetch {repo} from the hub ({reason}) and it is not cached: "
             "connect and run again, or give --data-dir a folder that holds it"
         ) from error
-    finally:
-        logger.setLevel(level)
 
 
 def find_in_folder(data_dir: Path, repo: str, file: str) -> Path | None:

@@ -27,7 +27,7 @@ def zoo_table(entries: Iterable[ZooEntry]) -> tuple[Table, list[dict[str, Any]]]
         numbers = [f"{one.value:.1f} ({_n(one)})" if one else "-" for one in (clean, robust)]
         location = location_of(entry)
         rows.append((entry.id, entry.dataset, entry.threat or "-", *numbers, location))
-        full.append({**asdict(entry), "whereabouts": location})
+        full.append({**plain_entry(entry), "whereabouts": location})
     notes = (
         "robust: the lowest number reported at what it was trained for; attack and images: vitattack models info ID",
     )
@@ -54,7 +54,13 @@ def location_of(entry: ZooEntry) -> str:
 
 def entry_json(entry: ZooEntry, figures: ModelFigures | None) -> dict[str, Any]:
     """Return the entry as JSON; `figures` is null for a model that this version cannot build."""
-    return {**asdict(entry), "whereabouts": location_of(entry), "figures": figures.json() if figures else None}
+    return {**plain_entry(entry), "whereabouts": location_of(entry), "figures": figures.json() if figures else None}
+
+
+def plain_entry(entry: ZooEntry) -> dict[str, Any]:
+    """Return an entry as plain data, its addresses without their queries."""
+    weights = {**asdict(entry.weights), "mirrors": entry.weights.shown} if entry.weights else None
+    return {**asdict(entry), "weights": weights}
 
 
 def entry_table(entry: ZooEntry, figures: ModelFigures | None) -> Table:
@@ -76,7 +82,7 @@ def entry_table(entry: ZooEntry, figures: ModelFigures | None) -> Table:
         "trained for": entry.threat or "clean accuracy",
         "reported": "\n".join(map(_with_protocol, entry.reported)),
         "weights": location_of(entry),
-        "from": "\n".join(entry.weights.mirrors) if entry.weights else "",
+        "from": "\n".join(entry.weights.shown) if entry.weights else "",
         "sha256": (entry.weights.sha256 or "pinned on first download") if entry.weights else "",
         "page": entry.page or "",
         "licence": entry.licence,

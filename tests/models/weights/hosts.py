@@ -23,6 +23,7 @@ class Host(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.faults: dict[str, list[Callable[[Answer], None]]] = {}
         self.asked: list[tuple[str, str, str | None]] = []  # method, path, range
+        self.tokens: list[str | None] = []  # of each of them
         self.tagged = True
         self.is_hub = False
 
@@ -47,6 +48,7 @@ class Answer(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         span = self.headers.get("Range")
         self.server.asked.append((self.command, self.path, span))
+        self.server.tokens.append(self.headers.get("Authorization"))
         faults = self.server.faults.get(self.path) or self.server.faults.get(path)
         if faults:
             faults.pop(0)(self)

@@ -22,7 +22,7 @@ from tests.models.weights.hosts import Host, cut, host, page, slowly, status
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import Listener
 from vitattack.models.weights import cache, download, sources
-from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.fetch import fetch_state, weights_origin
 from vitattack.models.weights.sources import WeightSources
 
 STATE = {"a.weight": torch.arange(6.0).view(2, 3), "a.bias": torch.tensor([1.0, -1.0])}
@@ -79,6 +79,48 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 def same(found: dict[str, Tensor], plus: float = 0.0) -> bool:
     return found.keys() == STATE.keys() and all(torch.equal(found[key], STATE[key] + plus) for key in STATE)
+
+
+def everything_below(root: Path) -> str:
+    """The names and the text of all files."""
+    return "".join(
+        f"{path}\n{path.read_bytes().decode(errors='replace')}\n" for path in root.rglob("*") if path.is_file()
+    )
+
+
+def test_the_secret_of_a_signed_address_is_recorded_nowhere(there: Host, home: Path) -> None:
+    there.files["/w.pth"] = torch_file(STATE)
+    there.faults["/w.pth"] = [status(404)]
+    signed = WeightSources((f"{there.url}/w.pth?X-Sig=TOPSECRET&e=1#TOPSECRET",))
+    with pytest.raises(UsageError, match="/w.pth: 127.0.0.1 does not have the file") as caught:
+        fetch_state(signed, name="Lab/x")
+    assert "TOPSECRET" not in str(caught.value)
+    broken = [lambda answer: answer.reply(200, there.files["/w.pth"], send=300), *[status(503)] * 9]
+    there.faults["/w.pth"] = [status(404), *broken]
+    heard = Heard()
+    with pytest.raises(UsageError, match="from any of 2 sources"):
+        fetch_state(WeightSources((signed.mirrors[0] + "2", *signed.mirrors)), name="Lab/x", progress=heard)
+    assert heard.notes and "TOPSECRET" not in "".join(heard.notes) + everything_below(home)
+    there.faults.clear()
+    assert same(fetch_state(signed, name="Lab/x"))
+    assert "TOPSECRET" not in everything_below(home) + str(weights_origin(signed, "Lab/x"))
+    assert weights_origin(signed, "Lab/x")["from"] == cache.read_pins()["Lab/x"].source == f"{there.url}/w.pth"
+    asked = len(there.asked)
+    assert same(fetch_state(signed, name="Lab/x")) and len(there.asked) == asked
+
+
+def test_another_query_is_another_file(there: Host, home: Path) -> None:
+    there.files["/get?id=1"], there.files["/get?id=2"] = torch_file(STATE), save({"other": torch.ones(1)})
+    assert same(fetch_state(WeightSources((f"{there.url}/get?id=1",)), name="x"))
+    cache.pin_file().unlink()
+    assert set(fetch_state(WeightSources((f"{there.url}/get?id=2",)), name="x")) == {"other"}
+
+
+@pytest.mark.parametrize("text", ["http://example.org/w?TOPSECRET", "https:///w?TOPSECRET", "https://a b/w?TOPSECRET"])
+def test_a_refused_address_is_shown_without_its_query(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        sources.parse_source(text)
+    assert "TOPSECRET" not in str(caught.value)
 
 
 def files(root: Path) -> set[str]:
@@ -286,7 +328,7 @@ def test_a_home_that_is_no_path_is_one_line(given: str, monkeypatch: pytest.Monk
 TWO = """
 import sys, time
 from pathlib import Path
-from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.fetch import fetch_state, weights_origin
 from vitattack.models.weights.sources import WeightSources
 me, other, url = sys.argv[1:]
 Path(me).touch()

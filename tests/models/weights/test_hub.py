@@ -150,6 +150,53 @@ def test_offline_gives_the_same_from_the_caches(runs: Runs) -> None:
     )
 
 
+ASK = """
+import sys
+from vitattack.data.hub_sets import fetch_from_hub
+from vitattack.core.errors import UsageError
+from vitattack.models.weights.fetch import fetch_state
+from vitattack.models.weights.sources import WeightSources
+from vitattack.models.zoo.load import load_model
+for call in (
+    lambda: fetch_state(WeightSources(("hf-hub:a/b",)), name="x"),
+    lambda: load_model("timm:test_vit.r160_in1k", "cpu"),
+    lambda: fetch_from_hub("a/b", "x.parquet"),
+):
+    try:
+        call()
+    except UsageError as error:
+        print(error)
+"""
+
+
+def ask(home: Path, **variables: str) -> list[str]:
+    """What weights, timm and data sets answer, each from the hub of these variables and with a token."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "VITATTACK_")) and "proxy" not in k.lower()}
+    more = {"HF_HOME": str(home), "VITATTACK_HOME": str(home), "HF_TOKEN": "hf_TOPSECRET", "NO_PROXY": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ASK],
+        capture_output=True,
+        text=True,
+        env={**kept, **more, "OMP_NUM_THREADS": "1", **variables},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_hub_without_encryption_is_not_asked(tmp_path: Path) -> None:
+    answers = ask(tmp_path, HF_ENDPOINT="http://hub.invalid?key=TOPSECRET")
+    assert len(answers) == 3 and "TOPSECRET" not in "".join(answers)
+    assert all("HF_ENDPOINT: address 'http://hub.invalid' is not encrypted" in line for line in answers), answers
+
+
+def test_no_token_is_sent_without_encryption(tmp_path: Path) -> None:
+    with host() as hub:
+        hub.is_hub = True
+        ask(tmp_path, HF_ENDPOINT=hub.url)
+        assert len(hub.asked) >= 3 and hub.tokens == [None] * len(hub.asked)
+
+
 def test_a_hub_that_cannot_be_found_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path))
     for name in ("VITATTACK_OFFLINE", "HF_HUB_OFFLINE", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.words import safe_file_name
+from vitattack.core.words import safe_file_name, without_secrets
 from vitattack.models.weights import hub
-from vitattack.models.weights.sources import WeightSources
+from vitattack.models.weights.sources import Source, WeightSources
 from vitattack.text.validate import check_types
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def read_pins() -> dict[str, Pin]:
         return {}
     try:
         content = json.loads(path.read_text())
-        return {
-            name: check_types(Pin(**add_pin), f"the lock file '{path}', {name}")
-            for name, add_pin in content["weights"].items()
+        pins = {
+            name: check_types(Pin(**pin), f"the lock file '{path}', {name}") for name, pin in content["weights"].items()
         }
+        return {name: replace(pin, source=without_secrets(pin.source)) for name, pin in pins.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"the lock file '{path}' is broken ({error}): repair it, or move it away") from error
 
@@ -96,14 +97,14 @@ def cached_weights(weights: WeightSources, name: str) -> Path | None:
         return None
     if note.get("weights_key") != list(weights.weights_key) or (wanted and note.get("original") != wanted):
         return None
-    if note.get("source") not in weights.mirrors:  # the entry had other sources when this was fetched
+    if not any(_is_from(note, source) for source in weights.sources):  # the entry had others when this was fetched
         return None
     if path.stat().st_size != note.get("size") or files.file_sha256(path) != note.get("sha256"):
         return None
     return path
 
 
-def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str, original: str, source: str) -> Path:
+def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str, original: str, source: Source) -> Path:
     """Write tensors as a safetensors file into the cache; the note beside it is written last and makes it valid."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -119,7 +120,8 @@ def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str,
         raise VitattackError(f"cannot write '{path}' ({error}): make room or set VITATTACK_HOME") from error
     note = {
         "name": name,
-        "source": source,
+        "source": source.shown,
+        **({"query_sha256": query_digest(source)} if source.shown != source.text else {}),
         "original": original,
         "weights_key": list(weights.weights_key),
         "size": path.stat().st_size,
@@ -129,6 +131,17 @@ def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str,
     with files.replacing(_note_file(path)) as beside:
         beside.write_text(json.dumps(note, indent=2) + "\n")
     return path
+
+
+def query_digest(source: Source) -> str:
+    """The hash that tells apart two addresses which differ in their queries alone."""
+    return hashlib.sha256(source.text.encode()).hexdigest()
+
+
+def _is_from(note: dict[str, Any], source: Source) -> bool:
+    if source.shown == source.text:
+        return note.get("source") == source.text
+    return note.get("source") == source.shown and note.get("query_sha256") == query_digest(source)
 
 
 def seems_cached(name: str) -> bool:

@@ -46,9 +46,9 @@ def fetch_file(weights: WeightSources, *, name: str, offline: bool | None = None
 def weights_origin(weights: WeightSources, name: str) -> dict[str, str | None]:
     """Return the source of the weights of `name` and the hash of the file it sent, as far as they were recorded."""
     pin = cache.read_pins().get(name)
-    if pin is not None and pin.source in weights.mirrors:
+    if pin is not None and pin.source in weights.shown:
         return {"from": pin.source, "sha256": pin.sha256}
-    return {"from": weights.mirrors[0], "sha256": weights.sha256}
+    return {"from": weights.shown[0], "sha256": weights.sha256}
 
 
 def _checked_file(
@@ -64,7 +64,7 @@ def _checked_file(
         try:
             return _fetch_from(source, weights, name, forbidden_by is not None, unsafe)
         except VitattackError as error:
-            failed.append(f"{source.text}: {error}")
+            failed.append(f"{source.shown}: {error}")
             only_absent &= isinstance(error, hub.Absent)
             if source != weights.sources[-1] and not isinstance(error, hub.Absent):
                 current_listener().note(f"{name}: {failed[-1]}; trying the next source")
@@ -120,7 +120,7 @@ def _fetch_from_hub(
 def _fetch_from_web(
     source: Source, resolved: Source, weights: WeightSources, name: str, offline: bool, unsafe: bool
 ) -> Path:
-    file = files.cache_folder("downloads") / safe_file_name(f"{name} {source.text}")
+    file = files.cache_folder("downloads") / _download_name(name, source)
     called = name if resolved.kind in ("gdrive", "nextcloud") else resolved.where.split("?")[0].rpartition("/")[2]
 
     def report(done: int, total: int | None) -> None:
@@ -149,15 +149,21 @@ def _fetch_from_web(
     return converted
 
 
+def _download_name(name: str, source: Source) -> str:
+    """A file name per model and address, in which the query of the address cannot be read."""
+    query = f" {cache.query_digest(source)}" if source.shown != source.text else ""
+    return safe_file_name(f"{name} {source.shown}{query}")
+
+
 def _convert(
     path: Path, called: str, sha256: str, source: Source, weights: WeightSources, name: str, unsafe: bool
 ) -> Path:
     state = named_tensors(read_checkpoint(path, name=called, unsafe=unsafe), called, weights.weights_key)
-    return cache.store_converted(state, weights, name, sha256, source.text)
+    return cache.store_converted(state, weights, name, sha256, source)
 
 
 def _pin(path: Path, sha256: str, source: Source, name: str) -> None:
     """Record the hash, also where the zoo has one: the revision beside it saves asking the hub."""
-    pin = cache.Pin(sha256, path.stat().st_size, source.text, cache.utc_now(), hub.revision_of(path))
+    pin = cache.Pin(sha256, path.stat().st_size, source.shown, cache.utc_now(), hub.revision_of(path))
     if name not in cache.read_pins():
         cache.add_pin(name, pin)

@@ -15,8 +15,8 @@ from urllib.request import getproxies
 from vitattack.core import files, progress
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
-from vitattack.core.words import printable
-from vitattack.models.weights.sources import Source, parse_source
+from vitattack.core.words import printable, without_secrets
+from vitattack.models.weights.sources import Source, parse_source, safe_address
 
 
 class Absent(UsageError):
@@ -56,7 +56,7 @@ def fetch_from_hub(source: Source, *, offline: bool, revision: str | None = None
     local = offline or unreachable is not None
     for candidate in (file,) if file else FILES:
         try:
-            with _quiet():
+            with discreet_client():
                 return Path(
                     hf_hub_download(
                         repo, candidate, revision=own_revision or revision, local_files_only=local, **_progress()
@@ -80,21 +80,29 @@ def fetch_from_hub(source: Source, *, offline: bool, revision: str | None = None
 
 @contextmanager
 def offline_if_asked() -> Iterator[None]:
-    """Make VITATTACK_OFFLINE hold for libraries that call the hub's client themselves, as timm does."""
+    """Make our rules for the network hold for libraries that call the hub's client themselves, as timm does."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = before or files.offline_variable() is not None or unreachable_host() is not None
     try:
-        yield
+        with discreet_client():
+            yield
     finally:
         constants.HF_HUB_OFFLINE = before
 
 
 def unreachable_host() -> str | None:
-    """Return the hub's host if its name cannot be resolved, for which its client would retry for half a minute."""
+    """Return the hub's host if its name cannot be resolved, for which its client would retry for half a minute.
+
+    Every way to the hub asks this first, so an HF_ENDPOINT that is not encrypted is refused here, as other addresses are.
+    """
     from huggingface_hub import constants
 
+    try:
+        safe_address(constants.ENDPOINT)
+    except UsageError as error:
+        raise UsageError(f"HF_ENDPOINT: {error}") from None
     host = urlsplit(constants.ENDPOINT).hostname
     if getproxies():  # the proxy resolves names that this machine cannot
         return None
@@ -112,19 +120,23 @@ def revision_of(path: Path) -> str | None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the client's warnings: errors are reported once, in our words."""
+def discreet_client() -> Iterator[None]:
+    """Keep the client from warning, since errors are reported once, in our words, and from sending a token in the clear."""
+    from huggingface_hub import constants
+
     logger = logging.getLogger("huggingface_hub")
-    before = logger.level
+    level, no_token = logger.level, constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
     logger.setLevel(logging.ERROR)
+    constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = no_token or urlsplit(constants.ENDPOINT).scheme != "https"
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
+        constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = no_token
 
 
 def _reason(error: Exception) -> str:
-    return printable(f"{type(error).__name__}: {first_line(error)}")
+    return printable(without_secrets(f"{type(error).__name__}: {first_line(error)}"))
 
 
 def _progress() -> dict[str, Any]:

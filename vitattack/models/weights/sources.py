@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import without_secrets
 from vitattack.text.validate import check_keys, check_types
 
 T = TypeVar("T")
@@ -56,6 +57,11 @@ class Source:
         return self.where if self.kind in ("https", "http") else f"{self.kind}:{self.where}"
 
     @property
+    def shown(self) -> str:
+        """The text for records and messages: the query of an address may be a signature, and stays in the zoo file."""
+        return without_secrets(self.text)
+
+    @property
     def hub(self) -> tuple[str, str | None, str | None]:
         """Repository, revision and file of a hub source."""
         return self._groups()  # type: ignore[return-value]
@@ -95,10 +101,10 @@ def parse_source(text: str) -> Source:
     if kind not in _PATTERNS or (kind != "embedded" and not colon):
         raise UsageError(did_you_mean("weights source", kind, FORMS))
     if not re.fullmatch(_PATTERNS[kind], rest) or not text.isprintable():
-        raise UsageError(f"weights source {text[:100]!r} is not understood: write {FORMS.get(kind, FORMS['https'])}")
+        raise UsageError(f"weights source {_shown(text)!r} is not understood: write {FORMS.get(kind, FORMS['https'])}")
     source = Source(kind, rest)
     if kind in ("hf-hub", "github", "nextcloud") and ".." in rest.split("/"):
-        raise UsageError(f"weights source {text[:100]!r} climbs out of its folder: drop the ..")
+        raise UsageError(f"weights source {_shown(text)!r} climbs out of its folder: drop the ..")
     if kind in ("https", "http", "nextcloud"):
         safe_address(source.url)
     return source
@@ -108,12 +114,19 @@ def safe_address(url: str) -> str:
     """Return an address that may be fetched: https, or plain http to this machine; refuse others."""
     parts = urlsplit(url)
     if not parts.hostname or parts.scheme not in ("http", "https"):
-        raise UsageError(f"address {url[:100]!r} is not one of the web: write https://HOST/PATH")
+        raise UsageError(f"address {_shown(url)!r} is not one of the web: write https://HOST/PATH")
     if parts.username or parts.password:
         raise UsageError("an address must hold no user and no password: drop what stands before the @")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise UsageError(f"address {url[:100]!r} is not encrypted, anybody on the way could change the file: use https")
+        raise UsageError(
+            f"address {_shown(url)!r} is not encrypted, anybody on the way could change the file: use https"
+        )
     return url
+
+
+def _shown(text: str) -> str:
+    """The beginning of a source that may not even be one, without what may be secret."""
+    return re.split(r"[?#]", without_secrets(text))[0][:100]
 
 
 @dataclass(frozen=True)
@@ -130,6 +143,11 @@ class WeightSources:
     @property
     def sources(self) -> tuple[Source, ...]:
         return tuple(map(parse_source, self.mirrors))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The sources as records and messages name them."""
+        return tuple(source.shown for source in self.sources)
 
 
 def parse_weights(item: Any, where: str) -> WeightSources:

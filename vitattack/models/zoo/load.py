@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
+from vitattack.core.words import printable, without_secrets
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.normalise import Normaliser, parse_normaliser
 from vitattack.models.victim import Victim, check_forward
@@ -116,8 +117,10 @@ def _load_from_timm(text: str) -> LoadedModel:
     try:
         with hub.offline_if_asked():
             model: Any = timm.create_model(name if source == "timm" else text, pretrained=True)
+    except UsageError:
+        raise
     except Exception as error:  # the hub client, its transport and timm each raise their own kinds
-        reason = first_line(error)[:100]
+        reason = printable(without_secrets(first_line(error)))
         raise UsageError(
             f"cannot fetch {text} ({type(error).__name__}: {reason}): connect and run again, or give a local file"
         ) from error
