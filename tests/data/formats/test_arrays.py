@@ -15,6 +15,7 @@ from vitattack.core.errors import UsageError
 from vitattack.data import load_data
 from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.formats import arrays
+from vitattack.data.formats.array_on_disk import ArrayOnDisk
 from vitattack.data.formats.arrays import ArraySource, npz_parts
 from vitattack.data.hub_sets import HubArrays
 
@@ -85,7 +86,7 @@ def test_parts_follow_each_other_by_number_and_stay_on_the_disk(tmp_path: Path, 
     x, y = data.read([8, 0, 3, 4])
     assert (x[:, 1, 1, 1] * 255).round().int().tolist() == [10, 1, 2, 2]
     assert (x[:, 0, 0, 0] * 255).round().int().tolist() == [3, 0, 0, 1] and y.tolist() == [0, 1, 2, 2]
-    mapped = [isinstance(x, np.memmap) for x, _ in data.source._parts]
+    mapped = [isinstance(x, ArrayOnDisk) for x, _ in data.source._parts]
     assert mapped == [not packed] * 3
     assert load_data(f"npz:{tmp_path}[:5]").digest() != load_data(f"npz:{tmp_path}[:6]").digest()
 
@@ -99,7 +100,7 @@ def test_large_packed_members_are_unpacked_once_into_the_cache(tmp_path: Path, m
     before = [path.stat().st_mtime_ns for path in files]
     again = npz_parts(paths, 10)
     assert len(files) == 6 and [path.stat().st_mtime_ns for path in files] == before
-    assert isinstance(again._parts[0][0], np.memmap)
+    assert isinstance(again._parts[0][0], ArrayOnDisk)
     for one, two in zip(first.read(range(9)), again.read(range(9)), strict=True):
         assert torch.equal(one, two)
 

@@ -1,4 +1,4 @@
-"""Images in numpy files, mapped into memory and read row by row: nothing is loaded whole, parts are never joined."""
+"""Images in numpy files, read row by row: nothing is loaded whole, parts are never joined."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.data.formats.array_on_disk import Array, ArrayOnDisk, Rows, extent
 
 IN_MEMORY = 1 << 29  # compressed members up to this size are unpacked in memory, larger ones once into a file
-Array = np.ndarray[Any, np.dtype[Any]]
-Pair = tuple[Array, Array]
+Pair = tuple[Rows, Rows]
 
 
 class ArraySource:
@@ -31,8 +31,9 @@ class ArraySource:
     def __init__(self, parts: Sequence[Pair], num_classes: int | None, names: Sequence[str]) -> None:
         for (x, y), name in zip(parts, names, strict=True):
             _check(x, y, name)
-            if num_classes is not None and len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
-                raise UsageError(f"'{name}' has labels from {y.min()} to {y.max()}, the set has {num_classes} classes")
+            least, most = extent(y) if num_classes is not None and len(y) else (0, 0)
+            if num_classes is not None and not 0 <= least <= most < num_classes:
+                raise UsageError(f"'{name}' has labels from {least} to {most}, the set has {num_classes} classes")
         self.num_classes = num_classes
         self._names = list(names)
         self._parts = list(parts)
@@ -94,7 +95,7 @@ class ArraySource:
         return hasher.hexdigest()
 
 
-def _check(x: Array, y: Array, name: str) -> None:
+def _check(x: Rows, y: Rows, name: str) -> None:
     if x.dtype not in (np.uint8, np.float32, np.float64) or y.dtype.kind not in "iu":
         raise UsageError(
             f"'{name}' has {x.dtype} images and {y.dtype} labels: use uint8 or float images, integer labels"
@@ -150,7 +151,7 @@ def _open(path: Path) -> Pair:
         ) from error
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Rows:
     with archive.open(info) as stream:
         dtype, shape, at = _header(stream)
         wanted = at + dtype.itemsize * int(np.prod(shape, dtype=object))
@@ -161,13 +162,11 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Arra
                 raw.seek(info.header_offset + 26)
                 names = struct.unpack("<HH", raw.read(4))
             start = info.header_offset + 30 + sum(names) + at
-            if start + wanted - at > path.stat().st_size:
-                raise ValueError("the archive ends inside the array")
-            return np.memmap(path, dtype, "r", start, shape)
+            return ArrayOnDisk(path, dtype, start, shape)
         if wanted <= IN_MEMORY:
             data = stream.read(wanted - at)
             return np.frombuffer(data, dtype).reshape(shape)
-        return np.memmap(_unpacked(path, info, stream, wanted - at), dtype, "r", 0, shape)
+        return ArrayOnDisk(_unpacked(path, info, stream, wanted - at), dtype, 0, shape)
 
 
 def _header(stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], int]:
@@ -200,11 +199,12 @@ def _unpacked(path: Path, info: zipfile.ZipInfo, stream: IO[bytes], size: int) -
     return target
 
 
-def npy(path: Path) -> Array:
-    """A plain npy file, mapped."""
+def npy(path: Path) -> ArrayOnDisk:
+    """A plain npy file, left on the disk."""
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        return array
+        with path.open("rb") as stream:
+            dtype, shape, start = _header(stream)
+        return ArrayOnDisk(path, dtype, start, shape)
     except FileNotFoundError as error:
         raise UsageError(f"file '{path}' does not exist: the official archive has it, unpack it whole") from error
     except Exception as error:  # numpy reports a broken file by whatever breaks first

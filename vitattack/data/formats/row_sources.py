@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import remembered_sha256
+from vitattack.data.formats.array_on_disk import FileChanged, WatchedFile
 from vitattack.data.formats.decoding import decode_rgb, decoder_message, stack_pixels
 from vitattack.data.formats.encoded_images import EncodedImage, images_in_folder
 from vitattack.data.labels.imagenet import folder_labels
@@ -49,6 +50,7 @@ class ParquetSource:
                 self._groups.append((total, number, group))
                 total += meta.row_group(group).num_rows
         self._total = total
+        self._files = [WatchedFile.at(path) for path in self._paths]
         self._open: tuple[int, pa.Table] | None = None
 
     @property
@@ -108,12 +110,16 @@ class ParquetSource:
                 raise UsageError(
                     f"{path} is not a readable parquet file ({decoder_message(error)}): fetch it again"
                 ) from error
+            self._files[file].check()
             self._open = (group, table)
         return self._open[1], first
 
     @cached_property
     def _content(self) -> str:
-        return "|".join(remembered_sha256(path) for path in self._paths)
+        content = "|".join(remembered_sha256(path) for path in self._paths)
+        for file in self._files:
+            file.check()
+        return content
 
     def digest(self, rows: Sequence[int]) -> str:
         return _digest_of(self._content, rows)
@@ -146,6 +152,7 @@ class ImageSource:
         self.where = where
         self._items = items
         self._transform = make_transform(transform_text)
+        self._hashes: dict[int, bytes] = {}  # of the rows that `digest` has read
 
     def __len__(self) -> int:
         return len(self._items)
@@ -154,15 +161,29 @@ class ImageSource:
         return self._items[row]
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        chosen = [self.blob(row) for row in rows]
-        images = [decode_rgb(blob.read(), str(blob), self._transform) for blob, _ in chosen]
-        return stack_pixels(images), torch.tensor([label for _, label in chosen])
+        images, labels = [], []
+        for row in rows:
+            blob, label = self.blob(row)
+            data, known = blob.read(), self._hashes.get(row)
+            if known is not None and hashlib.sha256(data).digest() != known:
+                raise FileChanged(str(blob))
+            images.append(decode_rgb(data, str(blob), self._transform))
+            labels.append(label)
+        return stack_pixels(images), torch.tensor(labels)
 
     def digest(self, rows: Sequence[int]) -> str:
         hasher = hashlib.sha256()
-        for blob, label in map(self.blob, rows):
-            hasher.update(f"{blob.name}|{label}|{hashlib.sha256(blob.read()).hexdigest()}\n".encode())
+        for row in rows:
+            blob, label = self.blob(row)
+            hasher.update(f"{blob.name}|{label}|{self._remembered_sha256(row, blob)}\n".encode())
         return hasher.hexdigest()
+
+    def _remembered_sha256(self, row: int, blob: EncodedImage) -> str:
+        """The hash of an encoded image; from now on another content of that row is refused."""
+        found = hashlib.sha256(blob.read())
+        if self._hashes.setdefault(row, found.digest()) != found.digest():
+            raise FileChanged(str(blob))
+        return found.hexdigest()
 
 
 def class_folders(root: Path, transform_text: str = "none") -> ImageSource:

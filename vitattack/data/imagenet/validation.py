@@ -59,8 +59,9 @@ class ValidationSource(ImageSource):
         """Equal for the same images in a folder, a tar and a parquet file."""
         self.require(rows)
         hasher = hashlib.sha256()
-        for row, (blob, label) in zip(rows, map(self.blob, rows), strict=True):
-            hasher.update(f"{row}|{label}|{hashlib.sha256(blob.read()).hexdigest()}\n".encode())
+        for row in rows:
+            blob, label = self.blob(row)
+            hasher.update(f"{row}|{label}|{self._remembered_sha256(row, blob)}\n".encode())
         return hasher.hexdigest()
 
 
