@@ -156,7 +156,7 @@ def test_on_another_machine_outputs_are_still_compared(name: str) -> None:
 
 
 def test_digests_are_seen() -> None:
-    for name, key in (("train/trades-tiny", "digests"), ("train/aas-at-tiny", "digests"), ("transfer/matrix", "jobs")):
+    for name, key in (("train/trades-tiny", "digests"), ("train/aas-at-tiny", "digests"), ("bench/demo", "jobs")):
         for text in stored(name).content[key]:
             record = stored(name)
             record.content[key][text] = "0" * 64
@@ -165,7 +165,7 @@ def test_digests_are_seen() -> None:
 
 
 def test_renamed_texts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "option/preset-bhojanapalli"
+    name = "default/transfer/tiny-vit"
     old, new = "preset=s003", "preset=bhojanapalli2021"
     record = stored(name)
     content = json.loads(json.dumps(record.content).replace(old, new))
