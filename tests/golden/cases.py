@@ -332,10 +332,7 @@ def trainings() -> Iterator[Case]:
 
 
 CASES: dict[str, Case] = {
-    case.name: case
-    for group in (quick, options, defaults, commands, trainings)
-    for case in group()
-    if not case.name.startswith(("default/", "bench/"))  # still being recorded
+    case.name: case for group in (quick, options, defaults, commands, trainings) for case in group()
 }
 
 # A spread over families that takes under half a minute on one core; the rest is marked slow.

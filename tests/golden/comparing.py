@@ -64,9 +64,9 @@ class Comparison:
 
 
 def compare(case: Case, stored: Record, found: Record, *, same_environment: bool) -> Comparison:
-    stored = _renamed(stored)
+    raw, stored = stored, _renamed(stored)
     if same_environment or (isinstance(case, Command) and not case.measures):
-        every = [*_samples(stored, found), *_objects(stored.content, found.content)]
+        every = [*_samples(raw, stored, found), *_objects(stored.content, found.content)]
     else:
         every = list(_elsewhere(case, stored, found))
     unlisted = [d for d in every if not _is_listed(case, d)]
@@ -77,8 +77,13 @@ def _renamed(record: Record) -> Record:
     """Texts through the table of new names; a line without any stays as it is, to the byte."""
     if not cases.RENAMED:
         return record
-    lines = (json.dumps(renamed_in(json.loads(line)), separators=(",", ":")) for line in record.samples)
-    return Record(tuple(lines), renamed_in(record.content))
+    return Record(tuple(map(_renamed_line, record.samples)), renamed_in(record.content))
+
+
+def _renamed_line(line: str) -> str:
+    content = json.loads(line)
+    new = renamed_in(content)
+    return line if new == content else json.dumps(new, separators=(",", ":"))
 
 
 def _is_listed(case: Case, difference: Difference) -> bool:
@@ -90,8 +95,8 @@ def _is_listed(case: Case, difference: Difference) -> bool:
     )
 
 
-def _samples(stored: Record, found: Record) -> Iterator[Difference]:
-    """Line by line; a line of other bytes is looked at column by column."""
+def _samples(raw: Record, stored: Record, found: Record) -> Iterator[Difference]:
+    """Line by line; one of other bytes is looked at column by column. Renamed columns may stand in another order."""
     if len(stored.samples) != len(found.samples):
         yield Difference("samples", len(stored.samples), len(found.samples), "value")
         return
@@ -104,7 +109,7 @@ def _samples(stored: Record, found: Record) -> Iterator[Difference]:
                 continue
             seen = True
             yield Difference(f"samples[{number}].{where}", one, other, "value" if where in VERDICT else "bytes")
-        if not seen:
+        if not seen and old == raw.samples[number]:
             yield Difference(f"samples[{number}]", old, new, "bytes")
 
 

@@ -156,7 +156,7 @@ def test_on_another_machine_outputs_are_still_compared(name: str) -> None:
 
 
 def test_digests_are_seen() -> None:
-    for name, key in (("train/trades-tiny", "digests"), ("train/aas-at-tiny", "digests"), ("transfer/matrix", "jobs")):
+    for name, key in (("train/trades-tiny", "digests"), ("train/aas-at-tiny", "digests"), ("bench/demo", "jobs")):
         for text in stored(name).content[key]:
             record = stored(name)
             record.content[key][text] = "0" * 64
@@ -165,17 +165,32 @@ def test_digests_are_seen() -> None:
 
 
 def test_renamed_texts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "option/preset-bhojanapalli"
+    name = "default/transfer/tiny-vit"
     old, new = "preset=s003", "preset=bhojanapalli2021"
     record = stored(name)
     content = json.loads(json.dumps(record.content).replace(old, new))
-    lines = tuple(line.replace("zero_grad", "blind") for line in record.samples)
+    lines = tuple(line.replace("source_zero_grad", "source_zzz") for line in record.samples)
     assert lines != record.samples and content != record.content
     after = Record(lines, content)
     assert outcome(name, after) == DIFFERENT
-    monkeypatch.setattr(cases, "RENAMED", {old: new, "zero_grad": "blind", "tiny": "huge"})
+    monkeypatch.setattr(cases, "RENAMED", {old: new, "source_zero_grad": "source_zzz", "tiny": "huge"})
     assert outcome(name, after) == EQUAL
     assert outcome(name, record) == DIFFERENT
+
+
+def test_a_renamed_column_may_take_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of the evidence stand in alphabetical order; those that kept their names keep their order."""
+
+    def to_the_front(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if "margin" in row["evidence"]:
+                row["evidence"] = {"a_margin": row["evidence"].pop("margin"), **row["evidence"]}
+
+    monkeypatch.setattr(cases, "RENAMED", {"margin": "a_margin"})
+    assert outcome(PGD, samples(stored(PGD), to_the_front)) == EQUAL
+    assert outcome(PGD, stored(PGD)) == OTHER_BYTES
+    monkeypatch.setattr(cases, "RENAMED", {})
+    assert outcome(PGD, samples(stored(PGD), lambda rows: rows[0].update(index=rows[0].pop("index")))) == OTHER_BYTES
 
 
 def test_a_listed_difference_is_no_worse_than_listed(monkeypatch: pytest.MonkeyPatch) -> None:
