@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from vitattack.bench.cells import cells
-from vitattack.bench.compare import compared_numbers, size_fronts
+from vitattack.bench.compare import compared_numbers
+from vitattack.bench.fronts import size_fronts
 from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.run.results import BenchmarkResult, CellResult
 from vitattack.records import stats

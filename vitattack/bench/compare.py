@@ -1,17 +1,14 @@
-"""Comparison of a benchmark's results with published numbers, and the models on the front of robustness against size."""
+"""Comparison of a benchmark's results with published numbers, and the worst case of each model over its attacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from vitattack.bench.run.results import BenchmarkResult, CellResult
-from vitattack.bench.schema import CLEAN, Reference
+from vitattack.bench.schema import CLEAN, WORST_CASE, Reference
 from vitattack.bench.tasks import CellStatus
-from vitattack.models.zoo.catalogue import zoo_entries
-from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.records import stats
 from vitattack.records.stats import Accuracy, Gap
 
@@ -77,93 +74,25 @@ def _robust(result: CellResult) -> ComparedNumber:
     )
 
 
-class ModelPoint(NamedTuple):
-    """A model on the plot of robustness against size.
+def worst_cases(results: BenchmarkResult) -> tuple[ComparedNumber, ...]:
+    """The per-sample worst case of each model over all of its attacks, under each budget and with each seed.
 
-    `smallest` and `cheapest`: no other model is at least as robust with fewer parameters, or with fewer FLOPs.
+    Nothing where a model has one attack, or one without a result: a worst case over fewer attacks is another number.
     """
-
-    model: str
-    parameters: int
-    flops: int
-    clean: float | None
-    robust: float
-    measured: bool
-    smallest: bool
-    cheapest: bool
-
-
-class SizeFront(NamedTuple):
-    """Robust accuracy under one attack and budget against parameters and FLOPs."""
-
-    attack: str
-    threat: str
-    points: tuple[ModelPoint, ...]
-
-
-def size_fronts(results: BenchmarkResult, numbers: Sequence[ComparedNumber]) -> tuple[SizeFront, ...]:
-    """One front per budget, under the attack that most models have; of several such, the strongest."""
-    runnable = {attack.label for attack in results.bench.attacks if not attack.published}
-    usable = [number for number in numbers if number.attack in runnable and number.share is not None]
-    fronts = []
-    for threat in dict.fromkeys(number.threat for number in usable):
-        under_threat = [number for number in usable if number.threat == threat]
-        attacks = dict.fromkeys(number.attack for number in under_threat)
-        attack = max(attacks, key=lambda name: _coverage_and_strength(under_threat, name))
-        chosen = [number for number in under_threat if number.attack == attack]
-        points = tuple(_points(results, numbers, chosen))
-        if len(points) > 1:
-            fronts.append(SizeFront(attack, threat, points))
-    return tuple(fronts)
-
-
-def _coverage_and_strength(numbers: Sequence[ComparedNumber], attack: str) -> tuple[int, float]:
-    shares = {number.model: number.share or 0.0 for number in numbers if number.attack == attack}
-    return len(shares), -sum(shares.values()) / len(shares)
-
-
-@dataclass(frozen=True)
-class _SizedModel:
-    label: str
-    figures: ModelFigures
-    robust: float
-    measured: bool
-
-
-def _points(
-    results: BenchmarkResult, numbers: Sequence[ComparedNumber], chosen: Sequence[ComparedNumber]
-) -> Iterator[ModelPoint]:
-    """Models of known size, the most robust first; several seeds count by their mean."""
-    texts = {model.label: model.text for model in results.bench.models}
-    clean = {number.model: number.share for number in numbers if number.attack == CLEAN}
-    models: list[_SizedModel] = []
-    for label in dict.fromkeys(number.model for number in chosen):
-        entry = zoo_entries().get(texts.get(label, ""))
-        figures = figures_of(entry) if entry else None
-        seeds = [number for number in chosen if number.model == label]
-        if figures is not None:
-            robust = sum(number.share or 0.0 for number in seeds) / len(seeds)
-            models.append(_SizedModel(label, figures, robust, all(number.measured for number in seeds)))
-    for model in sorted(models, key=lambda model: -model.robust):
-        figures = model.figures
-        yield ModelPoint(
-            model=model.label,
-            parameters=figures.parameters,
-            flops=figures.flops,
-            clean=clean.get(model.label),
-            robust=model.robust,
-            measured=model.measured,
-            smallest=_on_front(model, models, lambda other: other.figures.parameters),
-            cheapest=_on_front(model, models, lambda other: other.figures.flops),
+    groups: dict[tuple[str, str, int], list[CellResult]] = {}
+    if any(attack.label == WORST_CASE for attack in results.bench.attacks):
+        return ()  # a column of that name is the file's own
+    for result in results.cells:
+        cell = result.cell
+        if cell.runnable:
+            groups.setdefault((cell.label, cell.threat, cell.seed), []).append(result)
+    numbers = []
+    for (label, threat, seed), found in groups.items():
+        if len(found) < 2 or not all(result.verdicts for result in found):
+            continue
+        union = stats.worst_case([result.verdicts for result in found])
+        cell = replace(found[0].cell, attack="", attack_label=WORST_CASE)
+        numbers.append(
+            ComparedNumber(label, WORST_CASE, threat, seed, "ok", union, None, CellResult(cell, "ok", robust=union))
         )
-
-
-def _on_front(model: _SizedModel, models: Sequence[_SizedModel], size: Callable[[_SizedModel], int]) -> bool:
-    """Whether no other model is at least as good in robustness and size, and better in one of them."""
-    return not any(
-        other.robust >= model.robust
-        and size(other) <= size(model)
-        and (other.robust > model.robust or size(other) < size(model))
-        for other in models
-        if other.label != model.label
-    )
+    return tuple(numbers)

@@ -10,6 +10,7 @@ from typing import Any
 
 AXES = ("model", "attack", "threat", "seed")
 CLEAN = "clean"  # the column of clean accuracies, which needs no attack
+WORST_CASE = "worst case"  # the column over all attacks of a model
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitattack.records.record import SampleRecord
+from vitattack.records.record import SampleRecord, Status
 
 Z95 = 1.959963984540054
 
@@ -106,9 +107,24 @@ def mean_passes(records: Iterable[SampleRecord]) -> tuple[float, float]:
     return sum(r.forwards for r in attacked) / n, sum(r.backwards for r in attacked) / n
 
 
-def worst_case(runs: Sequence[Sequence[SampleRecord]]) -> Accuracy:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What of a record decides whether its sample is robust."""
+
+    index: int
+    status: Status
+    fragile: bool
+
+    @property
+    def robust(self) -> bool:
+        return self.status == "robust"
+
+
+def worst_case(runs: Sequence[Sequence[SampleRecord] | Mapping[int, Verdict]]) -> Accuracy:
     """The per-sample union of several attacks on the same samples: robust only where every attack failed."""
-    columns = [{r.index: r for r in run} for run in runs]
+    columns: list[Mapping[int, SampleRecord | Verdict]] = [
+        run if isinstance(run, Mapping) else {r.index: r for r in run} for run in runs
+    ]
     shared = [i for i in columns[0] if all(i in column for column in columns)]
     states = [[column[i] for column in columns] for i in shared]
     robust = sum(all(r.status == "robust" for r in row) for row in states)
@@ -128,8 +144,13 @@ class Paired(NamedTuple):
 
 def mcnemar(first: Sequence[SampleRecord], second: Sequence[SampleRecord]) -> Paired:
     """Two attacks, or two models, on the same samples: is one more often robust where the other is not?"""
-    other: Mapping[int, bool] = {r.index: r.status == "robust" for r in second}
-    pairs = [(r.status == "robust", other[r.index]) for r in first if r.index in other]
+    one, two = ({r.index: r.status == "robust" for r in run} for run in (first, second))
+    return paired_test(one, two)
+
+
+def paired_test(first: Mapping[int, bool], second: Mapping[int, bool]) -> Paired:
+    """The same of samples by index, true where robust."""
+    pairs = [(robust, second[index]) for index, robust in first.items() if index in second]
     a, b = sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
     discordant = a + b
     # Exact in integers, where scipy.stats.binomtest rounds (by up to 1e-14 of p) and refuses two runs without a difference.

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vitattack.bench.compare import ComparedNumber, compared_numbers, size_fronts
+from vitattack.bench.compare import ComparedNumber, compared_numbers, worst_cases
+from vitattack.bench.fronts import size_fronts
 from vitattack.bench.run.results import BenchmarkResult
 from vitattack.bench.schema import CLEAN
 from vitattack.core.table import Table
@@ -28,8 +29,14 @@ def bench_json(results: BenchmarkResult) -> dict[str, Any]:
         "title": results.bench.title,
         "data": results.bench.data,
         "cells": [_number_json(number, results.bench.source) for number in numbers],
+        "worst_case": [_number_json(number, results.bench.source) for number in worst_cases(results)],
         "front": [
-            {"attack": front.attack, "threat": front.threat, "points": [point._asdict() for point in front.points]}
+            {
+                "attack": front.attack,
+                "threat": front.threat,
+                "points": [point._asdict() for point in front.points],
+                "left_out": list(front.left_out),
+            }
             for front in fronts
         ],
         "counts": dict(results.counts),
@@ -56,7 +63,7 @@ def _number_json(number: ComparedNumber, source: str) -> dict[str, Any]:
         "difference_high": gap.high if gap else None,
         "inside": gap.inside if gap else None,
         "id": result.cell.model or None,
-        "text": result.cell.attack if number.attack != CLEAN else None,
+        "text": (result.cell.attack or None) if number.attack != CLEAN else None,
         "error": result.error or None,
         "doubts": list(result.content.get("doubts", ())),
         "run": str(result.folder) if result.folder else None,
@@ -65,7 +72,8 @@ def _number_json(number: ComparedNumber, source: str) -> dict[str, Any]:
 
 def number_table(results: BenchmarkResult) -> Table:
     """One row per number, shares in [0,1]."""
-    rows = [tuple(_plain(cell[column]) for column in COLUMNS) for cell in bench_json(results)["cells"]]
+    content = bench_json(results)
+    rows = [tuple(_plain(cell[column]) for column in COLUMNS) for cell in (*content["cells"], *content["worst_case"])]
     return Table(results.bench.title, COLUMNS, rows, bench_notes(results, compared_numbers(results)), left=5)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from vitattack.bench.compare import ComparedNumber, SizeFront, compared_numbers, size_fronts
+from vitattack.bench.compare import ComparedNumber, compared_numbers, worst_cases
+from vitattack.bench.fronts import SizeFront, size_fronts
 from vitattack.bench.run.results import BenchmarkResult
-from vitattack.bench.schema import CLEAN
+from vitattack.bench.schema import CLEAN, WORST_CASE
 from vitattack.core.table import Table
 
 AXIS_LABEL: Mapping[str, Callable[[ComparedNumber], str]] = {
@@ -27,9 +28,12 @@ WIDEST_NAME = 40
 def bench_tables(results: BenchmarkResult, width: int | None = None) -> list[Table]:
     """All tables; for a terminal of `width` characters cells have two lines and wide tables come in pieces."""
     numbers = compared_numbers(results)
+    worst = worst_cases(results)
+    models = dict.fromkeys(number.model for number in numbers)
+    shown = [number for model in models for number in (*numbers, *worst) if number.model == model]
     tables = [
-        _layout(results, numbers, " " if width is None else "\n"),
-        *_over_seeds(results, numbers),
+        _layout(results, shown, " " if width is None else "\n"),
+        *_over_seeds(results, shown),
         *_differences(results, numbers),
         *map(_size_front, size_fronts(results, numbers)),
         *_failures(results),
@@ -144,7 +148,7 @@ def bench_notes(results: BenchmarkResult, numbers: Sequence[ComparedNumber]) -> 
     doubts = dict.fromkeys(
         f"doubt: {number.model}, {number.attack}: {doubt}"
         for number in numbers
-        if number.attack != CLEAN
+        if number.attack not in (CLEAN, WORST_CASE)
         for doubt in number.result.content.get("doubts", ())
     )
     return [*notes, *doubts]
@@ -206,7 +210,12 @@ def _size_front(front: SizeFront) -> Table:
         for point in front.points
     ]
     columns = ("model", "M parameters", "GFLOPs", "clean", "robust", "for parameters", "for FLOPs")
-    notes = ["FLOPs of one image: a multiplication and an addition are two; a number in brackets is published"]
+    notes = [
+        "front: shown to be more robust than every smaller model, and not less than one of equal size (paired test, 5 %)",
+        "FLOPs of one image: a multiplication and an addition are two; a number in brackets is published",
+    ]
+    if front.left_out:
+        notes.append(f"left out, since their size or one of the attacks is missing: {', '.join(front.left_out)}")
     return Table(f"robust accuracy against size | {front.attack} | {front.threat}", columns, rows, notes)
 
 

@@ -16,6 +16,7 @@ from vitattack.models.architectures.small import SMALL
 from vitattack.models.normalise import NORMALISERS
 from vitattack.models.victim import as_victim, check_pixels, frozen
 from vitattack.models.zoo.catalogue import read_zoo_file, zoo_entries
+from vitattack.models.zoo.figures import figures_of
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import declared_normaliser, load_model
 
@@ -48,6 +49,14 @@ def checkpoint(tmp_path: Path) -> Path:
     path = tmp_path / "w.safetensors"
     save_file(SMALL["tiny_vit_32"](embed_dim=32, depth=1, num_heads=2).state_dict(), path)
     return path
+
+
+def test_the_size_of_a_checkpoint_of_ones_own_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "own.safetensors"
+    save_file(SMALL["tiny_vit_32"]().state_dict(), path)
+    record = load_model(str(path), CPU, FileOptions(arch="small:tiny_vit_32", normalize="none")).record
+    known = figures_of(zoo_entries()["tiny-vit"])
+    assert known is not None and (record["parameters"], record["flops"]) == (known.parameters, known.flops)
 
 
 def test_a_checkpoint_file_needs_its_architecture_and_normalisation(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from vitattack.bench.run import stored_cells
 from vitattack.bench.schema import Benchmark
 from vitattack.bench.tasks import CellStatus
 from vitattack.records.record import SampleRecord
-from vitattack.records.stats import Accuracy
+from vitattack.records.stats import Accuracy, Verdict
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,13 @@ class CellResult:
     content: dict[str, Any] = field(default_factory=dict, repr=False)  # of result.json
     clean: Accuracy | None = None
     robust: Accuracy | None = None
+
+    @cached_property
+    def verdicts(self) -> Mapping[int, Verdict]:
+        """Verdicts by sample, small enough to keep; empty without a finished job."""
+        if self.folder is None or self.status != "ok":
+            return {}
+        return stored_cells.verdicts(self.folder)
 
     @property
     def n(self) -> int | None:

@@ -25,7 +25,7 @@ from vitattack.core.files import append_line, file_sha256, read_json
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.records.record import SampleRecord
-from vitattack.records.stats import Accuracy
+from vitattack.records.stats import Accuracy, Verdict
 
 INDEX = "cells.jsonl"
 PATHS = ("folder:", "npz:", "file:", "imagenet-classes:")  # data texts with files that may change
@@ -132,3 +132,10 @@ def records(folder: Path) -> Iterator[SampleRecord]:
     with (folder / "samples.jsonl").open("rb") as stream:
         last_by_index = {record.index: record for record in map(SampleRecord.parse, stream)}
     yield from last_by_index.values()
+
+
+def verdicts(folder: Path) -> dict[int, Verdict]:
+    """Verdicts of a finished job by sample; of a sample with several records, the last one."""
+    with (folder / "samples.jsonl").open("rb") as stream:
+        lines = map(json.loads, stream)
+        return {line["index"]: Verdict(line["index"], line["status"], line["fragile"]) for line in lines}

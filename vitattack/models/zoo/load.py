@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vitattack.models.weights.sources import WeightSources
 from vitattack.models.weights.state_dict import load_strict, read_state
 from vitattack.models.zoo.catalogue import zoo_entry
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
+from vitattack.models.zoo.figures import figures_of
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.names import check_buildable, check_model_name
 
@@ -52,7 +54,17 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
         loaded = _load_file(Path(text), options)
     loaded.victim.to(device).float().eval()
     check_forward(loaded.victim)
-    return loaded
+    return loaded if loaded.entry and figures_of(loaded.entry) else replace(loaded, record=_with_size(loaded))
+
+
+def _with_size(loaded: LoadedModel) -> dict[str, Any]:
+    """The record of a model whose size is not known yet, with its parameters and the FLOPs of one image."""
+    from vitattack.models.zoo.count_figures import count_forward
+
+    record = {**loaded.record, "parameters": sum(p.numel() for p in loaded.victim.parameters())}
+    with suppress(Exception):  # not every model runs on shapes alone
+        record["flops"] = count_forward(loaded.victim)[0]
+    return record
 
 
 def load_entry(entry: ZooEntry, *, unsafe_pickle: bool = False) -> LoadedModel:
