@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .checks import check_attacks, check_images, check_models, check_threat
 from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
 from .threat_option import ThreatOption
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from vitattack.models.zoo.file_options import FileOptions
     from vitattack.records.result import Evaluation
     from vitattack.records.run_index import Finding
+    from vitattack.text.syntax import AttackSyntax
 
 
 def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -26,21 +28,20 @@ def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     return int(number)
 
 
-def with_effort(attacks: tuple[str, ...], budget: int | None, until: str | None) -> tuple[str, ...]:
+def _with_effort(attacks: tuple[AttackSyntax, ...], budget: int | None, until: str | None) -> tuple[AttackSyntax, ...]:
     """The attacks, `auto` among them with the effort that was asked for."""
-    from vitattack.attacks import attack_text
     from vitattack.text.syntax import Call, Node
 
-    asked: dict[str, Node] = {}
+    options: dict[str, Node] = {}
     if budget is not None:
-        asked["passes"] = budget
+        options["passes"] = budget
     if until is not None:
-        asked["until"] = Call(until)
-    if not asked:
+        options["until"] = Call(until)
+    if not options:
         return attacks
-    if not any(attack_text.names(text, "auto") for text in attacks):
+    if not any(attack.calls("auto") for attack in attacks):
         raise click.UsageError("--budget and --until are for auto: name auto, or give another attack its own steps")
-    return tuple(attack_text.with_options(text, "auto", asked) for text in attacks)
+    return tuple(attack.with_options("auto", options) for attack in attacks)
 
 
 @click.command(
@@ -101,34 +102,24 @@ def command(
 
     options, scales = model_options(given), given["scales"]
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
-    _check(model, attacks, options, data, given)
+    named = _check(model, attacks, options, data, given, controls=controls)
+    named = _with_effort(named, budget, until)
 
-    from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
+    from vitattack.attacks.aas.controls import verdicts, with_bases, with_controls
     from vitattack.evaluation.evaluate import evaluate
-    from vitattack.evaluation.setup import DEFAULT_ATTACK
-    from vitattack.threats.base import parse_threats
 
     from .console import Screen
     from .signals import catch_sigterm
 
-    attacks = with_effort(attacks or (DEFAULT_ATTACK,), budget, until)
     if controls:
-        if given["perceptual"]:
-            raise click.UsageError("--controls compares runs that count alone: give --perceptual to a run of its own")
-        attacks = tuple(with_bases(attacks))
-        if len(parse_threats(given["threat"])) > 1:
-            raise click.UsageError("--controls compares runs under one budget: give one --threat")
-        if given["shard"] != (0, 1):
-            raise click.UsageError(
-                "--controls needs the whole run: finish the shards, then add --controls without --shard"
-            )
+        named = tuple(with_bases(named))
     catch_sigterm()
     with Screen(quiet) as screen:
         settings = {"data": data, "options": options, "listener": screen, **given}
-        evaluation = evaluate(model, attacks, **settings)
+        evaluation = evaluate(model, named, **settings)
         if controls and evaluation.finished:
             settings = {**settings, "fresh": False, "scales": None}
-            evaluation = evaluate(model, control_texts(evaluation), **settings)
+            evaluation = evaluate(model, with_controls(evaluation), **settings)
     if not evaluation.finished:
         if as_json:
             click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
@@ -140,21 +131,24 @@ def command(
         _show(evaluation, remarks, controls, "json" if as_json else form)
 
 
-def _check(model: str, attacks: tuple[str, ...], options: FileOptions, data: str, given: dict[str, Any]) -> None:
-    """Refuse misspelt names and missing files before torch is imported."""
-    from vitattack.attacks.catalogue import ATTACKS, check_names
-    from vitattack.data.request import check_data
-    from vitattack.evaluation.setup import Setup
-    from vitattack.models.zoo.names import check_model_name
-    from vitattack.threats.base import parse_threats
+def _check(
+    model: str, attacks: tuple[str, ...], options: FileOptions, data: str, given: dict[str, Any], *, controls: bool
+) -> tuple[AttackSyntax, ...]:
+    """Refuse misspelt names, missing files and options that exclude each other before torch is imported."""
+    from vitattack.evaluation.setup import DEFAULT_ATTACK, Setup
 
-    check_model_name(model, options, attacks=ATTACKS)
-    for text in attacks:
-        check_names(text)
-    parse_threats(given["threat"])
-    folder = Path(given["data_dir"]) if given["data_dir"] else None
-    check_data(data, data_dir=folder, transform=given["transform"])
-    Setup(data=data, precision=given["precision"], transform=given["transform"])
+    check_models([model], options)
+    named = check_attacks(attacks or (DEFAULT_ATTACK,))
+    budgets = check_threat(given["threat"])
+    check_images(data, given["data_dir"], given["transform"])
+    Setup(data=data, precision=given["precision"])
+    if controls and given["perceptual"]:
+        raise click.UsageError("--controls compares runs that count alone: give --perceptual to a run of its own")
+    if controls and budgets > 1:
+        raise click.UsageError("--controls compares runs under one budget: give one --threat")
+    if controls and given["shard"] != (0, 1):
+        raise click.UsageError("--controls needs the whole run: finish the shards, then add --controls without --shard")
+    return named
 
 
 def _request(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,9 +22,8 @@ from vitattack.attacks.losses import LOSSES, AnyLoss
 from vitattack.core.errors import UsageError
 from vitattack.core.errors import WrongThreat as WrongThreat
 from vitattack.core.registry import Registry
-from vitattack.text import syntax
 from vitattack.text.bind import ArgumentBinder, is_required
-from vitattack.text.syntax import Call, Node, excerpt, node_label
+from vitattack.text.syntax import AttackSyntax, Call, Node, excerpt, node_label, node_text
 from vitattack.threats.base import Threat, examples, parse_threat
 
 T = TypeVar("T")
@@ -43,40 +41,45 @@ KINDS: dict[Any, Registry[Any]] = {
 class Named(NamedTuple):
     """An attack with its canonical text: equal for equal attacks, whatever the user typed."""
 
-    text: str
+    syntax: AttackSyntax
     attack: Attack
 
-
-def parse(text: str, threat: Threat) -> Named:
-    """The attack a text names, against a threat."""
-    attack, canonical_text = _Resolver(text, threat).named(syntax.parse_syntax(text), Attack)
-    return Named(canonical_text, attack)
+    @property
+    def text(self) -> str:
+        return self.syntax.text
 
 
-def build(text: str, threat: Threat) -> Attack:
-    """The attack a text names, against a threat."""
-    return parse(text, threat).attack
+def parse(source: str | AttackSyntax, threat: Threat) -> Named:
+    """The attack that a text names, against a threat."""
+    attack, node = _Resolver(source, threat).resolve(Attack)
+    return Named(AttackSyntax(node_text(node), node), attack)
+
+
+def build(source: str | AttackSyntax, threat: Threat) -> Attack:
+    """The attack that a text names, against a threat, without its canonical text."""
+    return parse(source, threat).attack
 
 
 def part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
     """Any object whose kind is in `KINDS`, such as an objective of training, with its canonical text."""
-    return _Resolver(text, threat).named(syntax.parse_syntax(text), kind)
+    made, node = _Resolver(text, threat).resolve(kind)
+    return made, node_text(node)
 
 
 def check(text: str, threat: Threat | None = None) -> None:
     """Refuse a text whose names, options or kinds of values are wrong, or the threat unsuitable; nothing is built."""
-    _Checker(text, threat).named(syntax.parse_syntax(text), Attack)
+    _Checker(text, threat).resolve(Attack)
 
 
-def example(text: str) -> Named:
-    """The attack a text names, against the first kind of threat that suits it."""
-    return for_any_threat(lambda threat: parse(text, threat))
+def example(source: str | AttackSyntax) -> Named:
+    """The attack that a text names, against the first kind of threat that suits it."""
+    syntax = AttackSyntax.of(source)
+    return for_any_threat(lambda threat: parse(syntax, threat))
 
 
-def canonical(attack: str | Node) -> str:
-    """The one text of an attack: equal for equal attacks, whatever the user typed."""
-    text, node = (attack, syntax.parse_syntax(attack)) if isinstance(attack, str) else ("attack", attack)
-    return for_any_threat(lambda threat: _Resolver(text, threat).named(node, Attack)[1])
+def canonical(source: str | AttackSyntax) -> str:
+    """The canonical text of an attack: equal for equal attacks, whatever the user typed."""
+    return example(source).text
 
 
 def for_any_threat(use: Callable[[Threat], T]) -> T:
@@ -88,47 +91,31 @@ def for_any_threat(use: Callable[[Threat], T]) -> T:
     return use(parse_threat(last))
 
 
-def held(text: str) -> str | None:
-    """The attack that a wrapper of one attack holds, as canonical text; None where there is none or several."""
-    node = syntax.parse_syntax(canonical(text))
-    inner = [part for part in node.args if isinstance(part, Call)] if isinstance(node, Call) else []
-    return canonical(inner[0]) if len(inner) == 1 else None
+def held(canonical: AttackSyntax) -> AttackSyntax | None:
+    """The attack held by a wrapper of one attack; None if there is none, or several."""
+    inner = [node for node in canonical.root.args if isinstance(node, Call)] if isinstance(canonical.root, Call) else []
+    return AttackSyntax(node_text(inner[0]), inner[0]) if len(inner) == 1 else None
 
 
-def with_scales(text: str, scales: Node) -> str:
-    """The attack with given attention scales in place of every search for some."""
+def holding(name: str, inner: AttackSyntax, *leading: Node) -> AttackSyntax:
+    """The canonical text of a wrapper around an attack, such as `restarts(5, pgd)`."""
+    node = Call(name, (*leading, inner.root))
+    return AttackSyntax(node_text(node), node)
+
+
+def with_scales(canonical: AttackSyntax, scales: Node) -> AttackSyntax:
+    """Replace every search for attention scales by given ones."""
 
     def replaced(node: Node) -> Node:
         if not isinstance(node, Call):
             return node
-        args = tuple(replaced(part) for part in node.args)
+        args = tuple(replaced(argument) for argument in node.args)
         if node.name in ATTACKS and ATTACKS[node.name].needs_attention:
             mode = tuple(option for option in node.options if option[0] == "mode")
-            return Call("given", tuple(part for part in args if isinstance(part, Call)), (("scales", scales), *mode))
+            return Call("given", tuple(each for each in args if isinstance(each, Call)), (("scales", scales), *mode))
         return Call(node.name, args, node.options)
 
-    return canonical(replaced(syntax.parse_syntax(canonical(text))))
-
-
-def names(text: str, name: str) -> bool:
-    """Whether an attack is, or holds, the one of this name."""
-
-    def within(node: Node) -> bool:
-        return isinstance(node, Call) and (node.name == name or any(map(within, node.args)))
-
-    return within(syntax.parse_syntax(canonical(text)))
-
-
-def with_options(text: str, name: str, options: Mapping[str, Node]) -> str:
-    """The attack with these options wherever it names `name`; as it was where it does not."""
-
-    def given(node: Node) -> Node:
-        if not isinstance(node, Call):
-            return node
-        found = Call(node.name, tuple(map(given, node.args)), node.options)
-        return replace(found, options=tuple({**dict(node.options), **options}.items())) if node.name == name else found
-
-    return canonical(given(syntax.parse_syntax(canonical(text))))
+    return AttackSyntax(canonical.text, replaced(canonical.root))
 
 
 def is_threat(hint: Any) -> bool:
@@ -174,17 +161,22 @@ class _Checker(ArgumentBinder):
     attack = Attack
     kinds = KINDS
 
-    def __init__(self, text: str, threat: Threat | None) -> None:
-        super().__init__(text)
+    def __init__(self, source: str | AttackSyntax, threat: Threat | None) -> None:
+        self._syntax = AttackSyntax.of(source)
+        super().__init__(self._syntax.text)
         self.threat = threat
+
+    def resolve(self, kind: Any) -> tuple[Any, Node]:
+        """What the whole text names."""
+        return self.named(self._syntax.root, kind)
 
     def example(self, name: str) -> str:
         return ATTACKS[name].quick if name in ATTACKS else f"{name}(...)"
 
-    def named(self, node: Node, kind: Any) -> tuple[Any, str]:
+    def named(self, node: Node, kind: Any) -> tuple[Any, Node]:
         call, signature = self._signature(node, kind)
         self.bind(call, signature.parameters, signature.hints, signature.unlisted)
-        return None, call.name
+        return None, call
 
     def _signature(self, node: Node, kind: Any) -> tuple[Call, Signature]:
         if not isinstance(node, Call):
@@ -202,21 +194,21 @@ class _Resolver(_Checker):
 
     threat: Threat
 
-    def __init__(self, text: str, threat: Threat) -> None:
-        super().__init__(text, threat)
+    def __init__(self, source: str | AttackSyntax, threat: Threat) -> None:
+        super().__init__(source, threat)
 
-    def named(self, node: Node, kind: Any) -> tuple[Any, str]:
+    def named(self, node: Node, kind: Any) -> tuple[Any, Node]:
         call, signature = self._signature(node, kind)
-        values, texts = self.bind(call, signature.parameters, signature.hints, signature.unlisted)
+        values, nodes = self.bind(call, signature.parameters, signature.hints, signature.unlisted)
         kinds = KINDS[Attack][call.name].threats if kind is Attack else None
-        listed = _listed(signature, [parse_threat(example) for example in examples(kinds)], values, texts)
-        return signature.make(values, self.threat), f"{call.name}({', '.join(listed)})" if listed else call.name
+        args, options = _listed(signature, [parse_threat(example) for example in examples(kinds)], values, nodes)
+        return signature.make(values, self.threat), Call(call.name, args, options)
 
 
 def _listed(
-    signature: Signature, threats: Sequence[Threat], values: Mapping[str, Any], texts: Mapping[str, str]
-) -> list[str]:
-    """The arguments that matter: an option without which the same object comes out, under any threat, is dropped."""
+    signature: Signature, threats: Sequence[Threat], values: Mapping[str, Any], nodes: Mapping[str, Node]
+) -> tuple[tuple[Node, ...], tuple[tuple[str, Node], ...]]:
+    """The plain arguments, and the options that matter: without the others the same object comes out under any threat."""
     parameters, kept = signature.parameters, dict(values)
     for name in reversed(list(values)):
         if name in parameters and not is_required(parameters[name]):
@@ -229,4 +221,9 @@ def _listed(
         for n, p in parameters.items()
         if n in kept and is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
     ]
-    return [texts[n] for n in plain if texts[n]] + [f"{n}={texts[n]}" for n in kept if n not in plain]
+    args: list[Node] = []
+    for name in plain:
+        node = nodes[name]
+        several = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        args += node if several and isinstance(node, tuple) else (node,)
+    return tuple(args), tuple((name, nodes[name]) for name in kept if name not in plain)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry, did_you_mean
-from vitattack.text.syntax import Call, parse_syntax
+from vitattack.text.syntax import AttackSyntax, Call
 from vitattack.threats.base import THREATS
 
 if TYPE_CHECKING:
@@ -106,11 +106,12 @@ for _module, _names in BUILT_IN.items():
         ATTACKS.add(_name, f"vitattack.attacks.{_module}:{_name}")
 
 
-def check_names(text: str) -> None:
-    """Refuse a text that does not parse, or names an attack that does not exist; no attack is imported."""
-    node = parse_syntax(text)
-    if isinstance(node, Call):  # what else it may be is refused when it is built
-        _check(node)
+def check_names(text: str) -> AttackSyntax:
+    """Parse a text, and refuse it if it names an attack that does not exist; no attack is imported."""
+    syntax = AttackSyntax.of(text)
+    if isinstance(syntax.root, Call):  # what else it may be is refused when it is built
+        _check(syntax.root)
+    return syntax
 
 
 def _check(node: Call) -> None:

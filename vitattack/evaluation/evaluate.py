@@ -12,6 +12,7 @@ from torch import nn
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.controls import read_scales
+from vitattack.attacks.attack_text import Named
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
@@ -24,12 +25,13 @@ from vitattack.evaluation.reuse import confirm
 from vitattack.evaluation.run_job import run, stored
 from vitattack.evaluation.setup import DEFAULT_ATTACK, DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
 from vitattack.records.result import Evaluation, Result
+from vitattack.text.syntax import AttackSource, AttackSyntax, Call
 from vitattack.threats.base import Threat, parse_threats
 
 
 def evaluate(
     model: nn.Module | str = DEFAULT_MODEL,
-    attacks: str | Sequence[str] = DEFAULT_ATTACK,
+    attacks: AttackSource | Sequence[AttackSource] = DEFAULT_ATTACK,
     *,
     threat: str | Threat | Sequence[Threat] = DEFAULT_THREAT,
     scales: str | Path | None = None,
@@ -41,15 +43,14 @@ def evaluate(
     """Robust accuracy of a model: clean and per-attack numbers with intervals, cost, doubts and per-sample records.
 
     `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". The fields of `Setup` may be given
-    as keywords. With `out` every batch is stored and a second call goes on where the first one stopped; without it
-    nothing is kept on disk. A threat may be several budgets, "linf:1/255,2/255,4/255": every attack is run under each.
-    With `perceptual` the records also hold l2, linf, SSIM and, where its weights are at hand, LPIPS of every candidate.
+    as keywords. With `out` every batch is stored, and a second call resumes where the first one stopped; without it
+    nothing is kept on disk. `threat` may be several budgets, as in "linf:1/255,2/255,4/255": every attack runs under
+    each. With `perceptual` the records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate.
     """
     setup = replace(setup or Setup(), **fields)
     listener = listener or EvaluationListener()
     budgets = parse_threats(threat) if isinstance(threat, str) else as_tuple(threat)
-    texts = attack_texts([attacks] if isinstance(attacks, str) else attacks, scales, perceptual=perceptual)
-    planned = [Planned(ball, text, _built(text, ball, setup)) for ball in budgets for text in texts]
+    planned = plan_jobs(as_sources(attacks), budgets, setup, scales, perceptual=perceptual)
     learning = [plan.attack for plan in planned if plan.attack.traits.learns]
     if setup.calibration is not None and not learning:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
@@ -60,38 +61,39 @@ def evaluate(
         calibration = prepared.calibration(required=required) if learning else None
         results = []
         for number, plan in enumerate(planned):
-            turn = Turn(listener, number, len(planned))
-            result = _finished(plan, prepared, calibration, root, turn)
+            result = _finished(plan, prepared, calibration, root, Turn(listener, number, len(planned)))
             if result is not None:
-                results.append(result if setup.out is not None else replace(result, folder=None))
+                results.append(result if setup.out is not None else result.unstored())
         inputs = None
         if setup.out is not None and isinstance(model, str) and not any(plan.attack.traits.sources for plan in planned):
             inputs = prepared.files(model, calibration, perceptual=perceptual)
-        return Evaluation(tuple(results), inputs)
+        return Evaluation(tuple(results), inputs, {plan.syntax.text: plan.syntax for plan in planned})
 
 
-class Planned(NamedTuple):
-    """An attack by its canonical text, built against one budget."""
+class PlannedJob(NamedTuple):
+    """An attack against one budget, with its canonical text."""
 
     threat: Threat
-    text: str
+    syntax: AttackSyntax
     attack: Attack
 
 
 class Turn(NamedTuple):
-    """Whom to tell of a job, and which of how many it is."""
+    """The place of a job among all of an evaluation, and the listener that hears of it."""
 
     listener: EvaluationListener
     number: int
     of: int
 
 
-def _finished(plan: Planned, prepared: Prepared, calibration: DataSet | None, root: Path, turn: Turn) -> Result | None:
+def _finished(
+    plan: PlannedJob, prepared: Prepared, calibration: DataSet | None, root: Path, turn: Turn
+) -> Result | None:
     """The result of one job, from the store or run now; None while other shards are unfinished."""
     setup, listener = prepared.setup, turn.listener
     taught_by = f"{calibration.text} {calibration.digest()}" if calibration and plan.attack.traits.learns else ""
     asked = tuple(map(source_digest, plan.attack.traits.sources))
-    job = prepared.job(plan.text, str(plan.threat), taught_by, asked)
+    job = prepared.job(plan.syntax.text, str(plan.threat), taught_by, asked)
     listener.keyed(job, root)
     fresh = setup.fresh or bool(prepared.fingerprint.unknown)  # a model without a digest is never found again
     result = None if fresh else stored(root, job, prepared.images, plan.attack)
@@ -118,34 +120,63 @@ def _finished(plan: Planned, prepared: Prepared, calibration: DataSet | None, ro
     return result
 
 
-def attack_texts(attacks: Sequence[str], scales: str | Path | None = None, *, perceptual: bool = False) -> list[str]:
-    """The canonical texts of attacks, with given attention scales and measured appearance where asked for."""
-    texts = [attack_text.canonical(text) for text in attacks]
+def as_sources(attacks: AttackSource | Sequence[AttackSource]) -> list[AttackSyntax]:
+    """Parse every text once."""
+    several = [attacks] if isinstance(attacks, str | AttackSyntax) else attacks
+    return [AttackSyntax.of(each) for each in several]
+
+
+def plan_jobs(
+    attacks: Sequence[AttackSyntax],
+    budgets: Sequence[Threat],
+    setup: Setup,
+    scales: str | Path | None = None,
+    *,
+    perceptual: bool = False,
+) -> list[PlannedJob]:
+    """Build every attack against every budget, with given attention scales and perceptual measures if asked for."""
     if scales is not None:
-        if not any(attack_text.example(text).attack.traits.attention for text in texts):
-            raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
-        texts = list(dict.fromkeys(attack_text.with_scales(text, read_scales(Path(scales))) for text in texts))
-    if not texts:
+        attacks = _with_scales(attacks, Path(scales))
+    if not attacks:
         raise UsageError("no attack is named: write auto, pgd or worst(pgd, gama)")
-    if len(set(texts)) < len(texts):
-        raise UsageError(f"an attack is named twice: {', '.join(texts)}")
-    return with_perceptual(texts) if perceptual else texts
+    if perceptual:
+        attacks = [with_perceptual(syntax) for syntax in attacks]
+    planned = []
+    for ball in budgets:
+        named = [attack_text.parse(syntax, ball) for syntax in attacks]
+        texts = [each.text for each in named]
+        if len(set(texts)) < len(texts):
+            raise UsageError(f"an attack is named twice: {', '.join(texts)}")
+        planned += [PlannedJob(ball, each.syntax, _in_precision(each, setup)) for each in named]
+    return planned
 
 
-def with_perceptual(texts: Sequence[str]) -> list[str]:
-    """Attacks that also measure what they made, by LPIPS too where this machine has its weights."""
-    more = f"lpips={lpips_missing() is None}"
-    return [t if t.startswith("perceptual(") else attack_text.canonical(f"perceptual({t}, {more})") for t in texts]
+def _with_scales(attacks: Sequence[AttackSyntax], path: Path) -> list[AttackSyntax]:
+    """The attacks with the scales of a file in place of every search for some; those that become equal, once."""
+    named = [attack_text.example(syntax) for syntax in attacks]
+    if not any(each.attack.traits.attention for each in named):
+        raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
+    scales = read_scales(path)
+    scaled = [attack_text.example(attack_text.with_scales(each.syntax, scales)).syntax for each in named]
+    return list({syntax.text: syntax for syntax in scaled}.values())
 
 
-def _built(text: str, threat: Threat, setup: Setup) -> Attack:
-    """The attack of a text against a threat, its search in the precision of the setup."""
-    attack = attack_text.build(text, threat)
-    if setup.precision == "fp32":
+def with_perceptual(attack: AttackSyntax) -> AttackSyntax:
+    """An attack whose candidates are also measured as people see them, by LPIPS too if this machine has its weights."""
+    if isinstance(attack.root, Call) and attack.root.name == "perceptual":
         return attack
-    halved = attack.in_half()
+    return AttackSyntax(attack.text, Call("perceptual", (attack.root,), (("lpips", lpips_missing() is None),)))
+
+
+def _in_precision(named: Named, setup: Setup) -> Attack:
+    """The attack with its search in the precision of the setup."""
+    if setup.precision == "fp32":
+        return named.attack
+    halved = named.attack.in_half()
     if halved is None:
-        raise UsageError(f"{setup.precision} is for auto, '{text}' searches in fp32: name auto, or drop the precision")
+        raise UsageError(
+            f"{setup.precision} is for auto, '{named.text}' searches in fp32: name auto, or drop the precision"
+        )
     return halved
 
 

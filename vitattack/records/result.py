@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Status
 from vitattack.records.section import Section
 from vitattack.records.stats import Accuracy
-from vitattack.text.syntax import first_argument
+from vitattack.text.syntax import AttackSyntax, first_argument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,12 @@ class Result:
     folder: Path | None = None
     learned: dict[str, Any] | None = field(default=None, repr=False)
     sections: tuple[Section, ...] = field(default=(), repr=False)
+
+    def unstored(self) -> Result:
+        """A copy that names no folder, with everything computed so far."""
+        copy = replace(self)
+        vars(copy).update(vars(self), folder=None)
+        return copy
 
     @property
     def n(self) -> int:
@@ -125,6 +131,7 @@ class Evaluation:
 
     results: tuple[Result, ...]
     inputs: tuple[Path, ...] | None = field(default=None, repr=False, compare=False)  # files read; None if unlisted
+    syntax: Mapping[str, AttackSyntax] = field(default_factory=dict, repr=False, compare=False)  # of attacks, by text
 
     @property
     def job(self) -> Job:
@@ -160,6 +167,8 @@ class Evaluation:
     @cached_property
     def worst_case(self) -> Accuracy:
         """The per-sample worst case over all attacks, and over all budgets where there are several."""
+        if len(self.results) == 1:
+            return self.results[0].robust
         return stats.worst_case([result.records for result in self.results])
 
     @cached_property

@@ -28,8 +28,8 @@ class ArgumentBinder:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def named(self, node: Node, kind: Any) -> tuple[Any, str]:
-        """Look up a name with its arguments: the object, and its text."""
+    def named(self, node: Node, kind: Any) -> tuple[Any, Node]:
+        """Look up a name with its arguments: the object, and its canonical node."""
         raise NotImplementedError
 
     def example(self, name: str) -> str:
@@ -38,8 +38,11 @@ class ArgumentBinder:
 
     def bind(
         self, node: Call, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], unlisted: bool
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Argument values and their texts, by parameter name in declared order; then `unlisted` ones, by the alphabet."""
+    ) -> tuple[dict[str, Any], dict[str, Node]]:
+        """Argument values and their canonical nodes, by parameter name in declared order; then `unlisted` ones, sorted.
+
+        The node of a variadic parameter is the tuple of its values.
+        """
         given: dict[str, Node] = {}
         many: list[Node] = []
         flexible = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -70,29 +73,29 @@ class ArgumentBinder:
                 raise UsageError(f"'{excerpt(self.text)}': {name} is given twice")
             given[name] = value
         values: dict[str, Any] = {}
-        texts: dict[str, str] = {}
+        nodes: dict[str, Node] = {}
         for name, parameter in parameters.items():
             label = f"{node.name}({name}=...)"
             if name == rest:
                 pairs = [self.value(v, hints[name], label) for v in many]
-                values[name], texts[name] = tuple(v for v, _ in pairs), ", ".join(t for _, t in pairs)
+                values[name], nodes[name] = tuple(v for v, _ in pairs), tuple(n for _, n in pairs)
             elif name in given:
-                values[name], texts[name] = self.value(given[name], hints[name], label)
+                values[name], nodes[name] = self.value(given[name], hints[name], label)
             elif is_required(parameter):
                 raise UsageError(f"'{excerpt(self.text)}': {node.name} needs {name}, as in {self.example(node.name)}")
         for name in sorted(given.keys() - parameters.keys()):
-            values[name], texts[name] = self._literal(given[name], f"{node.name}({name}=...)")
-        return values, texts
+            values[name], nodes[name] = self._literal(given[name], f"{node.name}({name}=...)")
+        return values, nodes
 
-    def _literal(self, node: Node, label: str) -> tuple[Any, str]:
+    def _literal(self, node: Node, label: str) -> tuple[Any, Node]:
         """A value without annotation: a boolean, a number, or a word with or without quotes."""
         word = node.name if isinstance(node, Call) and not (node.args or node.options) else node
         whole = isinstance(word, int) or (isinstance(word, float) and word.is_integer())
         kind = str if isinstance(word, str) else bool if isinstance(word, bool) else int if whole else float
         return self.value(word, kind, label)
 
-    def value(self, node: Node, hint: Any, label: str) -> tuple[Any, str]:
-        """The value of an option with this annotation, and its text."""
+    def value(self, node: Node, hint: Any, label: str) -> tuple[Any, Node]:
+        """The value of an option with this annotation, and its canonical node."""
         if hint in self.kinds:
             if hint is self.attack and isinstance(node, Call) and node.name == "perceptual":
                 raise UsageError(
@@ -104,7 +107,7 @@ class ArgumentBinder:
         choices = typing.get_args(hint)
         if hint is typing.Union or origin in (typing.Union, types.UnionType):
             if node is None and type(None) in choices:
-                return None, "None"
+                return None, None
             concrete = [c for c in choices if c is not type(None)]
             # Optional[AnyLoss] flattens the union that AnyLoss is itself
             kind = next((k for k in self.kinds if set(typing.get_args(k)) == set(concrete)), None)
@@ -116,22 +119,22 @@ class ArgumentBinder:
             if word not in choices:
                 name = word if isinstance(word, str) else node_label(node)
                 raise UsageError(f"'{excerpt(self.text)}': " + did_you_mean(label, name, choices, FORMER_CHOICES))
-            return word, str(word)
+            return word, Call(word) if isinstance(word, str) else word
         if origin is tuple and isinstance(node, tuple):
             pairs = [self.value(v, choices[0], label) for v in node]
-            return tuple(v for v, _ in pairs), "(" + "".join(f"{t}, " for _, t in pairs).rstrip(" ") + ")"
+            return tuple(v for v, _ in pairs), tuple(n for _, n in pairs)
         if (isinstance(node, int) or (hint is int and isinstance(node, float))) and LARGEST < abs(node) < math.inf:
             raise UsageError(f"'{excerpt(self.text)}': {label} is out of any range")
         if hint is bool and isinstance(node, bool):
-            return node, str(node)
+            return node, node
         if hint is int and isinstance(node, int | float) and not isinstance(node, bool) and float(node).is_integer():
-            return int(node), str(int(node))
+            return int(node), int(node)
         if isinstance(node, float) and not math.isfinite(node) and not label.endswith("(kappa=...)"):
             raise UsageError(f"'{excerpt(self.text)}': {label} must be finite")
         if hint is float and isinstance(node, int | float) and not isinstance(node, bool) and node == node:
-            return float(node), _number_text(float(node))
+            return float(node), float(node)
         if hint is str and isinstance(node, str):
-            return node, repr(node)
+            return node, node
         wanted = {bool: "True or False", int: "a whole number", float: "a number", str: "a quoted text"}
         if origin is tuple:
             wanted[hint] = "a tuple, such as (0.5,)"
@@ -143,7 +146,3 @@ class ArgumentBinder:
 def is_required(parameter: inspect.Parameter) -> bool:
     """Whether a parameter has no default; that of a dataclass field with a factory is a marker of its own."""
     return parameter.default is inspect.Parameter.empty
-
-
-def _number_text(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

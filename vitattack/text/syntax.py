@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -24,6 +25,49 @@ class Call:
 
 
 Node = Call | int | float | str | bool | None | tuple["Node", ...]
+
+
+@dataclass(frozen=True)
+class AttackSyntax:
+    """An attack text with its syntax tree, so that whoever is handed it need not parse the text again."""
+
+    text: str
+    root: Node
+
+    @classmethod
+    def of(cls, source: str | AttackSyntax) -> AttackSyntax:
+        """Parse a text; a tree is taken as it is."""
+        return cls(source, parse_syntax(source)) if isinstance(source, str) else source
+
+    def calls(self, name: str) -> bool:
+        """Whether the text calls this name anywhere."""
+
+        def within(node: Node) -> bool:
+            if isinstance(node, Call):
+                return node.name == name or any(map(within, (*node.args, *(value for _, value in node.options))))
+            return isinstance(node, tuple) and any(map(within, node))
+
+        return within(self.root)
+
+    def with_options(self, name: str, options: Mapping[str, Node]) -> AttackSyntax:
+        """Set options of every call of this name; the text stays as the user typed it."""
+
+        def replaced(node: Node) -> Node:
+            if isinstance(node, tuple):
+                return tuple(map(replaced, node))
+            if not isinstance(node, Call):
+                return node
+            own = {option: replaced(value) for option, value in node.options}
+            return Call(
+                node.name,
+                tuple(map(replaced, node.args)),
+                tuple({**own, **(options if node.name == name else {})}.items()),
+            )
+
+        return AttackSyntax(self.text, replaced(self.root))
+
+
+AttackSource = str | AttackSyntax
 
 
 def parse_syntax(text: str) -> Node:
@@ -118,6 +162,18 @@ def _nest(outer: Call, inner: Call) -> Call:
     if outer.args and isinstance(outer.args[-1], Call):
         return Call(outer.name, (*outer.args[:-1], _nest(outer.args[-1], inner)), outer.options)
     return Call(outer.name, (*outer.args, inner), outer.options)
+
+
+def node_text(node: Node) -> str:
+    """The canonical source of a node."""
+    if isinstance(node, Call):
+        arguments = [*map(node_text, node.args), *(f"{name}={node_text(value)}" for name, value in node.options)]
+        return f"{node.name}({', '.join(arguments)})" if arguments else node.name
+    if isinstance(node, tuple):
+        return "(" + "".join(f"{node_text(item)}, " for item in node).rstrip(" ") + ")"
+    if isinstance(node, float) and node.is_integer() and abs(node) < 1e15:
+        return str(int(node))
+    return repr(node)
 
 
 def node_label(node: Node) -> str:

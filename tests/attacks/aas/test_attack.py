@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.attack import AAS
-from vitattack.attacks.aas.controls import control_texts, verdicts, with_bases
+from vitattack.attacks.aas.controls import verdicts, with_bases, with_controls
 from vitattack.attacks.aas.report import referee
 from vitattack.attacks.aas.scale_search import LITERAL, Climb
 from vitattack.core.errors import UsageError
@@ -27,6 +27,7 @@ from vitattack.models.base import Attackable
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
 from vitattack.models.views import BackwardOnly, Double
+from vitattack.text import syntax
 from vitattack.threats.lp import LpBall
 
 Images = tuple[Tensor, Tensor]
@@ -303,18 +304,27 @@ def test_scales_are_stored_once_shown_and_reused(
     assert reused.worst_case.correct == first.worst_case.correct
 
 
-def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images) -> None:
+def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = syntax.parse_syntax
+    monkeypatch.setattr(syntax, "parse_syntax", lambda text: (parsed.append(text), parse(text))[1])
     settings = {**SETTINGS, "data": toy_images, "calibration": labelled(32, 17)}
     model = tiny_vit().model
     asked = with_bases(["fgsm", "aas(pgd(steps=2), steps=2)", "aas(pgd(steps=2), steps=4, restarts=6)"])
-    assert asked[-1] == "pgd(steps=2)" and len(asked) == 4
+    assert asked[-1].text == "pgd(steps=2)" and len(asked) == 4
     first = evaluate(model, asked, **settings)
-    texts = control_texts(first)
-    assert list(texts[:4]) == asked  # nothing that was asked for is dropped
-    assert {text.partition("(")[0] for text in texts[4:]} == {"restarts", "random_scales", "scale_search", "fp64"}
-    evaluation = evaluate(model, texts, **settings)
+    attacks = with_controls(first)
+    assert attacks[:4] == asked  # nothing that was asked for is dropped
+    extra = [attack.text for attack in attacks[4:]]
+    assert {text.partition("(")[0] for text in extra} == {
+        "restarts",
+        "random_scales",
+        "scale_search",
+        "fp64",
+    }
+    evaluation = evaluate(model, attacks, **settings)
     small, large = verdicts(evaluation)
-    for verdict, text in ((small, asked[1]), (large, asked[2])):
+    for verdict, text in ((small, asked[1].text), (large, asked[2].text)):
         assert verdict.startswith(text) and "masking" in verdict and "p = " in verdict
         by_text = {r.job.attack: r for r in evaluation.results}
         name = verdict.partition("against ")[2].partition(" it fools")[0]
@@ -323,6 +333,7 @@ def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images) ->
         wanted = spent[0] + search["forwards"] + search["backwards"]
         fewer = by_text[name].count("robust") < by_text[text].count("robust")
         assert spent[1] > 0.85 * wanted or fewer  # a control that breaks more has fewer samples to spend on
+    assert len(parsed) == 3  # the texts above, once each
     with pytest.raises(UsageError, match="--controls belongs to a run of aas"):
         with_bases(["pgd(steps=2)"])
 

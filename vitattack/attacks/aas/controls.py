@@ -1,9 +1,9 @@
-"""Around an AAS run: scales from an earlier one, the controls it needs, and what they say about it."""
+"""Company of an AAS run: scales from an earlier one, the controls it needs, and what they say about it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitattack.attacks import attack_text
@@ -11,6 +11,7 @@ from vitattack.attacks.aas.report import masking_verdict
 from vitattack.core.errors import UsageError
 from vitattack.records import stats
 from vitattack.records.result import Evaluation, Result
+from vitattack.text.syntax import AttackSource, AttackSyntax
 
 
 def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
@@ -29,36 +30,48 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
         raise UsageError(f"'{path}' holds no scales per layer: write [[0.5, 0.3]], a list per set") from None
 
 
-def with_bases(texts: Sequence[str]) -> list[str]:
+def with_bases(attacks: Sequence[AttackSource]) -> list[AttackSyntax]:
     """The attacks, and the base attack of every AAS among them, which its controls are measured by."""
-    texts = [attack_text.canonical(text) for text in texts]
-    bases = [attack_text.held(text) for text in texts if attack_text.example(text).attack.traits.attention]
+    named = [attack_text.example(each) for each in attacks]
+    bases = [attack_text.held(each.syntax) for each in named if each.attack.traits.attention]
     if not bases:
         raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
-    return list(dict.fromkeys([*texts, *(base for base in bases if base is not None)]))
+    return _distinct([*(each.syntax for each in named), *(base for base in bases if base is not None)])
 
 
-def control_texts(evaluation: Evaluation) -> tuple[str, ...]:
+def with_controls(evaluation: Evaluation) -> list[AttackSyntax]:
     """Everything evaluated, and the controls of every AAS run: what else could the same compute have bought?"""
-    texts = [result.job.attack for result in evaluation.results]
+    attacks = [evaluation.syntax[result.job.attack] for result in evaluation.results]
+    for result, inner in _aas_runs(evaluation):
+        attacks += [_restarts(evaluation, result, inner), *_controls_of(inner)]
+    return _distinct(attacks)
+
+
+def _distinct(attacks: Sequence[AttackSyntax]) -> list[AttackSyntax]:
+    return list({syntax.text: syntax for syntax in attacks}.values())
+
+
+def _aas_runs(evaluation: Evaluation) -> Iterator[tuple[Result, AttackSyntax]]:
+    """Every run of AAS with its base attack; controls of other runs are left out."""
     for result in evaluation.results:
-        inner = attack_text.held(result.job.attack)
-        if result.section("referee") is not None and inner is not None and result.job.attack not in _controls_of(inner):
-            texts += [_restarts(evaluation, result, inner), *_controls_of(inner)]
-    return tuple(dict.fromkeys(texts))
+        inner = attack_text.held(evaluation.syntax[result.job.attack])
+        if inner is None or result.section("referee") is None:
+            continue
+        if result.job.attack not in [control.text for control in _controls_of(inner)]:
+            yield result, inner
 
 
-def _controls_of(inner: str) -> list[str]:
-    return [attack_text.canonical(f"{name}({inner})") for name in ("random_scales", "scale_search", "fp64")]
+def _controls_of(inner: AttackSyntax) -> list[AttackSyntax]:
+    return [attack_text.holding(name, inner) for name in ("random_scales", "scale_search", "fp64")]
 
 
-def _restarts(evaluation: Evaluation, result: Result, inner: str) -> str:
-    """So many restarts of the base attack as the AAS run paid for, its search included.
+def _restarts(evaluation: Evaluation, result: Result, inner: AttackSyntax) -> AttackSyntax:
+    """As many restarts of the base attack as the AAS run paid for, its search included.
 
-    A restart is paid for by the samples still standing, and how many those will be is not known before. Reckoned with
-    the survivors of the AAS run, the control gets at least its compute wherever it breaks no more than AAS does.
+    A restart is paid for by the survivors, and how many there will be is not known in advance. Computed with the
+    survivors of the AAS run, the control gets at least its compute unless it breaks more than AAS does.
     """
-    plain = next(r for r in evaluation.results if r.job.attack == inner)
+    plain = next(r for r in evaluation.results if r.job.attack == inner.text)
     attacked = max(1, sum(r.clean == r.label for r in result.records))
     search = result.learned or {"forwards": 0, "backwards": 0}
     spent = sum(stats.mean_passes(result.records)) + (search["forwards"] + search["backwards"]) / attacked
@@ -67,19 +80,18 @@ def _restarts(evaluation: Evaluation, result: Result, inner: str) -> str:
     # two forwards, the clean one and the judge's, are paid once whatever the number of restarts
     again = sum(r.forwards + r.backwards - 2 for r in plain.records if r.index in standing) / attacked
     count = 1 + round((spent - first) / again) if again else 2
-    return attack_text.canonical(f"restarts({min(max(2, count), 1000)}, {inner})")
+    return attack_text.holding("restarts", inner, min(max(2, count), 1000))
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """For each AAS run with its controls: is masking shown?"""
+    """For each AAS run with its controls, whether masking is shown."""
     by_text = {result.job.attack: result for result in evaluation.results}
-    found = []
-    for text, result in by_text.items():
-        inner = attack_text.held(text)
-        if inner is None or inner not in by_text or result.section("referee") is None or text in _controls_of(inner):
+    lines = []
+    for result, inner in _aas_runs(evaluation):
+        if inner.text not in by_text:
             continue
-        restarts = by_text.get(_restarts(evaluation, result, inner))
-        double = by_text.get(_controls_of(inner)[-1])
+        restarts = by_text.get(_restarts(evaluation, result, inner).text)
+        double = by_text.get(_controls_of(inner)[-1].text)
         if restarts is not None and double is not None:
-            found.append(f"{text}: {masking_verdict(result, restarts, by_text[inner], double)}")
-    return found
+            lines.append(f"{result.job.attack}: {masking_verdict(result, restarts, by_text[inner.text], double)}")
+    return lines

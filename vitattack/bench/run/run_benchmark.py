@@ -81,13 +81,13 @@ def _group_by_job(missing: dict[int, Cell], options: BenchOptions) -> list[_Grou
     from vitattack.attacks import attack_text
     from vitattack.core.runtime import usable_cores
     from vitattack.evaluation.evaluate import with_perceptual
+    from vitattack.text.syntax import AttackSyntax
 
     groups: dict[str, _Group] = {}
     data_dir = options.data_dir and str(Path(options.data_dir).absolute())
     for number, cell in missing.items():
-        attack = attack_text.canonical(cell.attack)
-        if cell.settings.perceptual:
-            attack = with_perceptual([attack])[0]
+        syntax = AttackSyntax.of(cell.attack)
+        attack = attack_text.canonical(with_perceptual(syntax) if cell.settings.perceptual else syntax)
         task = Task(
             cell,
             attack,

@@ -77,7 +77,8 @@ def transfer(
     ball = budgets[0]
     if not isinstance(ball, LpBall):
         raise UsageError(f"transfer carries changes of pixels, not {ball.kind} ones: use --threat linf:1/255 or l2:0.5")
-    text, built = attack_text.parse(attack, ball)
+    named = attack_text.parse(attack, ball)
+    text, built = named.text, named.attack
     if built.traits.sources:
         raise UsageError(f"{excerpt(text)} names its source itself: give this command the attack alone, such as pgd")
     if setup.calibration is not None and not built.traits.learns:

@@ -20,10 +20,9 @@ from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
 from vitattack.models.digest import fingerprint
 from vitattack.models.victim import Victim, as_victim
-from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import LoadedModel, load_model
-from vitattack.models.zoo.names import check_model_name
+from vitattack.models.zoo.names import check_model_name, options_by_model
 from vitattack.threats.lp import LpBall
 
 Model = str | nn.Module
@@ -82,13 +81,7 @@ def assemble(
 ) -> tuple[dict[str | int, Contestant], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
-    entered = zoo_entries()
-    files = [text for text in texts if text not in entered and not text.startswith(("timm:", "hf-hub:"))]
-    options = setup.options or FileOptions()
-    trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
-    if not files and options != trust:
-        raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
-    stated = {text: options if text in files else trust if text in entered else FileOptions() for text in texts}
+    stated = options_by_model(texts, setup.options or FileOptions())
     for text in texts:
         check_model_name(text, stated[text], attacks=ATTACKS)
     loaded: dict[str | int, LoadedModel] = {text: load_model(text, place, stated[text]) for text in texts}

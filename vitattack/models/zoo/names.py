@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +41,21 @@ def check_model_name(
         check_checkpoint_file(Path(text), options)
         return "file"
     raise UsageError(_unknown_model(text, known, list(attacks or ())))
+
+
+def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, FileOptions]:
+    """The file options that concern each of several models: all for checkpoint files, trust alone for zoo entries.
+
+    A single model is handed all of them, so that its own check can refuse what does not fit.
+    """
+    if len(set(models)) == 1:
+        return {models[0]: options}
+    known = zoo_entries()
+    files = [text for text in models if text not in known and not text.startswith(TIMM_PREFIXES)]
+    trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
+    if not files and options != trust:
+        raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
+    return {text: options if text in files else trust if text in known else FileOptions() for text in models}
 
 
 def check_buildable(entry: ZooEntry) -> None:

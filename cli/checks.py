@@ -1,0 +1,43 @@
+"""Checks of a command's words that need no torch: misspelt names and missing files are answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitattack.models.zoo.file_options import FileOptions
+    from vitattack.text.syntax import AttackSyntax
+
+
+def check_models(models: Sequence[str], options: FileOptions) -> None:
+    """Refuse unknown models, missing checkpoint files, and file options that fit none of the models."""
+    from vitattack.attacks.catalogue import ATTACKS
+    from vitattack.models.zoo.names import check_model_name, options_by_model
+
+    for name, own in options_by_model(models, options).items():
+        check_model_name(name, own, attacks=ATTACKS)
+
+
+def check_attacks(texts: Sequence[str]) -> tuple[AttackSyntax, ...]:
+    """Parse attack texts, and refuse names of attacks that do not exist."""
+    from vitattack.attacks.catalogue import check_names
+
+    return tuple(check_names(text) for text in texts)
+
+
+def check_images(data: str, data_dir: str | None, transform: str | None) -> None:
+    """Refuse unknown data sets and transforms, rows out of range, and missing files."""
+    from vitattack.data.request import check_data
+    from vitattack.evaluation.setup import Setup
+
+    check_data(data, data_dir=Path(data_dir) if data_dir else None, transform=transform)
+    Setup(data=data, transform=transform)
+
+
+def check_threat(text: str) -> int:
+    """Refuse unknown threats; returns the number of budgets."""
+    from vitattack.threats.base import parse_threats
+
+    return len(parse_threats(text))
