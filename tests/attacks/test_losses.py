@@ -104,9 +104,11 @@ def test_targets_are_never_the_label() -> None:
         assert not bool((target == Y).any())
 
 
-def test_a_nan_output_counts_as_correct() -> None:
-    logits = torch.tensor([[float("nan"), 0.0], [1.0, float("inf")], [0.0, 1.0]])
-    assert losses.correct(logits, torch.tensor([0, 0, 0])).tolist() == [True, True, False]
+def test_an_output_that_is_not_finite_is_neither_correct_nor_fooled() -> None:
+    logits = torch.tensor([[float("nan"), 0.0], [1.0, float("inf")], [0.0, 1.0], [1.0, 0.0], [1.0, -float("inf")]])
+    y = torch.tensor([0, 0, 0, 0, 0])
+    assert losses.is_correct(logits, y).tolist() == [False, False, False, True, False]
+    assert losses.is_fooled(logits, y).tolist() == [False, False, True, False, False]
 
 
 def test_gama_anchors_where_it_is_told_to() -> None:

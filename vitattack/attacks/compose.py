@@ -108,7 +108,7 @@ def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, looked: Tensor) -> T
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv[looked])
             plain = victim.verdict(x_adv[looked], logits)
-            fooled[looked] = ~losses.correct(plain, y[looked])
+            fooled[looked] = losses.is_fooled(plain, y[looked])
     return fooled
 
 

@@ -314,6 +314,15 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
     return (best_wrong(logits, y) - of_class(logits, y)).nan_to_num(lowest, lowest, lowest)
 
 
-def correct(logits: Tensor, y: Tensor) -> Tensor:
-    """(B,) whether the label is the prediction; an output that is not finite predicts nothing, so it is never a success."""
-    return (logits.argmax(1) == y) | ~torch.isfinite(logits).all(1)
+def is_correct(logits: Tensor, y: Tensor) -> Tensor:
+    """(B,) whether the label is the prediction: what an accuracy counts. An output that is not finite predicts nothing."""
+    return _is_finite(logits) & (logits.argmax(1) == y)
+
+
+def is_fooled(logits: Tensor, y: Tensor) -> Tensor:
+    """(B,) whether another class is the prediction: an attack's success, which an output that is not finite never is."""
+    return _is_finite(logits) & (logits.argmax(1) != y)
+
+
+def _is_finite(logits: Tensor) -> Tensor:
+    return torch.isfinite(logits).all(1)

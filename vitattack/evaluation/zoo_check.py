@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vitattack.attacks.losses import is_correct
 from vitattack.core import files
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import restrict_to_classes
@@ -103,5 +104,5 @@ def _clean(
     with frozen(victim), torch.no_grad():
         for start in range(0, len(samples.rows), batch_size):
             x, y, _ = read_batch(samples, samples.rows[start : start + batch_size], victim, place)
-            correct += int((victim(x).argmax(1) == y).sum())
+            correct += int(is_correct(victim(x), y).sum())
     return stats.share(correct, len(samples.rows))

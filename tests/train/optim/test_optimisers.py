@@ -124,6 +124,7 @@ def test_drops_by_hand() -> None:
     [
         lambda: AdamW(lr=0.0),
         lambda: AdamW(lr=math.nan),
+        lambda: Sgd(lr=1e39),
         lambda: Lion(decay=-1.0),
         lambda: Lion(betas=(0.9,)),
         lambda: Lion(betas=(0.9, 1.0)),

@@ -52,7 +52,7 @@ class Noise(InBall):
                 stream = rng[active].child("noise", number)
                 result[active] = self.start(self.ball, x[active], victim=victim, rng=stream)
                 logits = victim(result[active])
-                fooled = ~losses.correct(victim.verdict(result[active], logits), y[active])
+                fooled = losses.is_fooled(victim.verdict(result[active], logits), y[active])
                 evidence["forwards"][active] += victim.look
                 evidence["first_fooled"][active[fooled]] = number
                 evidence["fooled"][active[fooled]] = True

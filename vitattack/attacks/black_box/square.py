@@ -91,7 +91,7 @@ class Square(InBall):
                 trial = self._propose(x, best, noise[:, row], t - 1)
             logits = victim(trial)
             evidence["forwards"][active] += victim.look
-            fooled = ~losses.correct(victim.verdict(trial, logits), y)
+            fooled = losses.is_fooled(victim.verdict(trial, logits), y)
             found = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
             better = found > score
             score = torch.where(better, found, score)

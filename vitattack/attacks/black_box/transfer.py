@@ -97,7 +97,7 @@ class Transfer(InBall):
         x_adv = carried(self.ball, x, seen, crafted.x_adv)
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv)
-            evidence["fooled"] = ~losses.correct(victim.verdict(x_adv, logits), y)
+            evidence["fooled"] = losses.is_fooled(victim.verdict(x_adv, logits), y)
         evidence["forwards"] += victim.look
         said = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
         said["forwards"] = spread_passes(passes.forwards, said["forwards"])

@@ -123,5 +123,5 @@ def judged(victim: Attackable, ball: LpBall, x: Tensor, y: Tensor, found: Tensor
     allowed = ball.allows(x, found)
     x_adv = torch.where(per_row(allowed, x), found, x)
     with frozen(victim), torch.no_grad():
-        wrong = ~losses.correct(victim.verdict(x_adv, victim(x_adv)), y)
+        wrong = losses.is_fooled(victim.verdict(x_adv, victim(x_adv)), y)
     return Judged(x_adv, wrong & allowed, ~allowed)

@@ -103,7 +103,7 @@ class Gradient(InBall):
             evidence["forwards"][active] += look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
-                fooled = ~losses.correct(plain, y)
+                fooled = losses.is_fooled(plain, y)
                 evidence["margin"][active] = torch.maximum(evidence["margin"][active], losses.margin(plain, y))
             fresh = fooled & (evidence["first_fooled"][active] < 0)
             evidence["first_fooled"][active[fresh]] = t

@@ -107,7 +107,7 @@ class CWL2(InBall):
             nearest.evidence["forwards"][rows["active"]] += victim.look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
-                success = ~losses.correct(plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)
+                success = losses.is_fooled(plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)
             worked[rows["active"]] |= success
             keep = ~nearest.note(rows["active"], x_adv.detach(), success, before + t)
             penalty = (self.kappa - self._lead(logits, rows["y"])).clamp_min(0)

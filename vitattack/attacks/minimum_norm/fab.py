@@ -126,7 +126,7 @@ class FAB(InBall):
             if not bool(known.all()):
                 rows, logits = active[~known], here.logits.detach()[~known]
                 spent["forwards"][rows] += victim.verdict_forwards
-                fresh[~known] = ~losses.correct(victim.verdict(point[~known], logits), y[rows])
+                fresh[~known] = losses.is_fooled(victim.verdict(point[~known], logits), y[rows])
                 nearest.note(active, point, fresh, before + t)
             gap, slope = here.boundary(~fresh, self.ball.norm)
             pulled = fresh & ~nearest.done[active]
@@ -205,7 +205,7 @@ class _Linearised:
 def _judge(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, nearest: Nearest, t: int) -> tuple[Tensor, Tensor]:
     """(B,) who is fooled at x, noted down, and the logits there."""
     logits = victim(x)
-    fooled = ~losses.correct(victim.verdict(x, logits), y)
+    fooled = losses.is_fooled(victim.verdict(x, logits), y)
     nearest.evidence["forwards"][rows] += victim.look
     nearest.note(rows, x, fooled, t)
     return fooled, logits

@@ -73,7 +73,7 @@ class _Trial:
             logits = self.victim.verdict(x_adv, logits)
             y = self.y[rows].repeat(len(part))
             margin = losses.Margin()(logits, y).masked_fill(~torch.isfinite(logits).all(1), -torch.inf)
-            found.append(torch.stack([(~losses.correct(logits, y)).to(margin), margin]).view(2, len(part), len(rows)))
+            found.append(torch.stack([losses.is_fooled(logits, y).to(margin), margin]).view(2, len(part), len(rows)))
         fooled, margin = torch.cat(found, 1)
         return fooled.bool(), margin.to(self.margin)
 
@@ -149,7 +149,7 @@ class SpatialGrid(Attack):
         table = self.lattice.table(self.threat, x).to(x)[torch.tensor(self.lattice.coarse())]
         margins = []
         with frozen(victim), torch.no_grad():
-            right = losses.correct(victim(x), y)
+            right = losses.is_correct(victim(x), y)
             x, y = x[right], y[right]
             for at in table if len(x) else ():
                 margins.append(losses.Margin()(victim(transforms(x, *at[:, None])[0]), y).cpu())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.aas.scale_search import LITERAL, Climb, Per, shape_of
-from vitattack.attacks.losses import correct
+from vitattack.attacks.losses import is_correct
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.baked_scales import fold_scales, install_scales, scales_of
@@ -136,7 +136,7 @@ class AasAt(AttentionScales):
         run.numbers |= {
             "aas_events": float(self._history["events"]),
             "aas_changed": float(self._history["changed"]),
-            "aas_distance": search.distances[-1] if search.distances else math.nan,
+            **({"aas_distance": search.distances[-1]} if search.distances else {}),
             "aas_moved": float((scales / before).log().abs().mean()),
         }
 
@@ -159,7 +159,7 @@ class AasAt(AttentionScales):
             for batch in batches:
                 with AttentionTap(layers, rescale=scales, per="head" if scales.dim() == 2 else "layer"):
                     logits = victim(batch.x)
-                hits += int(correct(logits, _labels(batch)).sum())
+                hits += int(is_correct(logits, _labels(batch)).sum())
         return hits / sum(len(batch.x) for batch in batches)
 
     def state_dict(self) -> dict[str, Any]:

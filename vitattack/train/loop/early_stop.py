@@ -12,6 +12,8 @@ from vitattack.core.errors import VitattackError
 GAP, LOST = 0.2, 0.5
 LEAST = 0.1  # robust accuracy that was never reached, as while the budget still grows, cannot be lost
 
+AGAINST_NAN = "lower the learning rate, add grad_clip(1.0) or use precision=fp32"
+
 
 class TrainingStopped(VitattackError):
     """Training went wrong in a way that more training does not mend."""
@@ -30,7 +32,7 @@ class EarlyStop:
         """The reason to stop, or None."""
         loss, clean, robust = numbers["loss"], numbers.get("clean"), numbers.get("robust")
         if not math.isfinite(loss):
-            return "the loss is NaN or infinite: lower the learning rate, add grad_clip(1.0) or use precision=fp32"
+            return f"the loss is NaN or infinite: {AGAINST_NAN}"
         chance = 1 / self.num_classes
         if clean is not None:
             if self.clean > 3 * chance and clean < max(1.5 * chance, 0.4 * self.clean):

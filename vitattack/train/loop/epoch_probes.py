@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.variants import fgsm_rs, pgd
-from vitattack.attacks.losses import correct
+from vitattack.attacks.losses import is_correct
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
@@ -38,31 +38,40 @@ class AccuracyProbe:
     attacked: int
 
     def measure(self, view: Attackable, processes: Processes) -> dict[str, float]:
-        """Clean, PGD-10 and one-step accuracy; the processes share the images."""
+        """Clean, PGD-10 and one-step accuracy, and the share of outputs that are not finite if there are any.
+
+        The processes share the images.
+        """
         n, m = len(self.x), min(self.attacked, len(self.x))
         if n == 0:
             return {}
         rows = range(processes.shard.rank, n, processes.shard.world)
-        clean = self._correct(view, rows, processes.device)
-        numbers = [float(clean)]
+        clean, broken = self._count(view, rows, processes.device)
+        numbers = [float(broken), float(clean)]
         attacks: list[Attack] = [pgd(self.ball, steps=10, step=0.25), fgsm_rs(self.ball)] if m else []
         attacked = [row for row in rows if row < m]
-        numbers += [float(self._correct(view, attacked, processes.device, attack)) for attack in attacks]
-        totals = processes.sum(numbers)
-        return {"clean": totals[0] / n} | dict(zip(("robust", "one_step"), (t / m for t in totals[1:]), strict=False))
+        numbers += [float(self._count(view, attacked, processes.device, attack)[0]) for attack in attacks]
+        not_finite, *totals = processes.sum(numbers)
+        accuracies = {"clean": totals[0] / n} | dict(
+            zip(("robust", "one_step"), (t / m for t in totals[1:]), strict=False)
+        )
+        return accuracies | ({"not_finite": not_finite / n} if not_finite else {})
 
-    def _correct(
+    def _count(
         self, view: Attackable, rows: Iterable[int], device: torch.device, attack: Attack | None = None
-    ) -> int:
-        rows, count = list(rows), 0
+    ) -> tuple[int, int]:
+        """Correctly classified images, and images whose output is not finite."""
+        rows, right, broken = list(rows), 0, 0
         for at in range(0, len(rows), BATCH):
             piece = rows[at : at + BATCH]
             x, y = as_float(self.x[piece].to(device)), self.y[piece].to(device)
             if attack is not None:
                 x = attack(view, x, y, rng=SampleRng(0, tuple(piece))).x_adv
             with frozen(view), torch.no_grad():
-                count += int(correct(view(x), y).sum())
-        return count
+                logits = view(x)
+            right += int(is_correct(logits, y).sum())
+            broken += int((~torch.isfinite(logits).all(1)).sum())
+        return right, broken
 
 
 class AttentionProbe:
@@ -87,7 +96,8 @@ class AttentionProbe:
             plain(x)
         ordered = torch.cat(gaps)
         ordered = ordered[torch.isfinite(ordered)].sort().values
-        quantiles = {"gap_median": _quantile(ordered, 0.5), "gap_p99": _quantile(ordered, 0.99)}
+        wanted = {"gap_median": 0.5, "gap_p99": 0.99} if len(ordered) else {}
+        quantiles = {name: _quantile(ordered, q) for name, q in wanted.items()}
         norms = self._query_gradients(plain, layers, x, y)
         return quantiles | ({"qk_grad_min": min(norms), "qk_grad_max": max(norms)} if norms else {})
 
@@ -117,4 +127,4 @@ class AttentionProbe:
 
 
 def _quantile(ordered: Tensor, q: float) -> float:
-    return float(ordered[min(len(ordered) - 1, int(q * len(ordered)))]) if len(ordered) else math.nan
+    return float(ordered[min(len(ordered) - 1, int(q * len(ordered)))])

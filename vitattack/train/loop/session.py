@@ -15,6 +15,7 @@ from vitattack.core.files import file_sha256, json_text, write_atomically
 from vitattack.core.machine import machine_facts
 from vitattack.models.attention.baked_scales import adapters_of
 from vitattack.train.data.training_data import TrainingData
+from vitattack.train.loop.broken_models import fault_of
 from vitattack.train.loop.checkpoints import Checkpoints, write_durably
 from vitattack.train.loop.early_stop import EarlyStop, TrainingStopped
 from vitattack.train.loop.epoch_probes import AccuracyProbe, AttentionProbe
@@ -113,16 +114,14 @@ class Session(Observer):
         return numbers | (self.attention_probe.measure(self.loop.plain()) if self.processes.is_main else {})
 
     def epoch(self, row: Row, state: Callable[[], dict[str, Any]]) -> None:
-        reason = self.early_stop.reason(row)
-        better = self.best is None or self._rank(row) > self._rank(self.best)
+        fault = fault_of(self.loop.plain(), row, half=self.recipe.export == "fp16")
+        reason = fault or self.early_stop.reason(row)
+        better = fault is None and (self.best is None or self._rank(row) > self._rank(self.best))
         if self.log is not None:
             self.log.epoch(row)
             self.reporter.epoch(row, better)
-        if reason is not None and not self.options.keep_going:
-            best = f"the best weights so far are {self.folder / 'best.safetensors'}; " if self.best else ""
-            raise TrainingStopped(
-                f"stopped after epoch {row['epoch']}: {reason} ({best}--keep-going continues regardless)"
-            )
+        if fault is not None or (reason is not None and not self.options.keep_going):
+            raise TrainingStopped(f"stopped after epoch {row['epoch']}: {reason}{self._aside(fault is None)}")
         growing = row.get("eps", self.loop.run.eps) < self.loop.run.eps
         warning = reason or (None if growing else self.early_stop.warning(row))
         if warning is not None and self.log is not None:
@@ -162,6 +161,12 @@ class Session(Observer):
             "provenance": {"threads": torch.get_num_threads(), **machine_facts(self.processes.device)},
         }
         write_atomically(self.folder / "result.json", json_text(result))
+
+    def _aside(self, may_go_on: bool) -> str:
+        """What to know about a run that is stopped: its best weights, and how it would go on regardless."""
+        best = [f"the best weights so far are {self.folder / 'best.safetensors'}"] if self.best else []
+        notes = [*best, *(["--keep-going continues regardless"] if may_go_on else [])]
+        return f" ({'; '.join(notes)})" if notes else ""
 
     def _rank(self, row: Row) -> tuple[float, float]:
         if self.criterion == "loss":

@@ -17,7 +17,7 @@ from vitattack.models.victim import Victim
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import WHOLE, Batch, Shard, Stream, as_float, batch_rng, centre_crop, prefetched
 from vitattack.train.hooks.base import CraftedBatch, RunState
-from vitattack.train.loop.early_stop import TrainingStopped
+from vitattack.train.loop.early_stop import AGAINST_NAN, TrainingStopped
 from vitattack.train.loop.reporter import Row
 from vitattack.train.objectives.base import Objective
 from vitattack.train.objectives.shared_forward import batch_statistics
@@ -146,10 +146,7 @@ class TrainingLoop:
             "seconds": self.tally["seconds"] + seconds,
         }
         if loss != loss or abs(loss) == float("inf"):
-            raise TrainingStopped(
-                f"the loss of step {self.run.step} is {loss}: lower the learning rate, add grad_clip(1.0) or "
-                "use precision=fp32"
-            )
+            raise TrainingStopped(f"the loss of step {self.run.step} is {loss}: {AGAINST_NAN}")
         if self.run.step % self.log_every == 0 or self.at == self.run.steps:
             self.observer.step({"step": self.run.step, "epoch": self.run.epoch + 1, "loss": loss, "rate": rate})
 

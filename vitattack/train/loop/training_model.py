@@ -63,13 +63,14 @@ def _fused_attention(wanted: bool) -> Iterator[None]:
         set_fused_attn(before, experimental)
 
 
+def stored_tensor(value: Tensor, half: bool) -> Tensor:
+    """A tensor as weights files hold it: on the CPU, its floats in float16 if `half`."""
+    value = value.detach().cpu()
+    return (value.half() if half and value.is_floating_point() else value).clone().contiguous()
+
+
 def safetensors_bytes(model: nn.Module, half: bool, about: dict[str, Any]) -> bytes:
     """The weights as the content of a safetensors file; `half` stores floats in float16."""
-
-    def stored(value: Tensor) -> Tensor:
-        value = value.detach().cpu()
-        return (value.half() if half and value.is_floating_point() else value).clone().contiguous()
-
     # a single key, since safetensors writes several in no fixed order
     metadata = {"vitattack": json.dumps(about, sort_keys=True)}
-    return save({name: stored(value) for name, value in model.state_dict().items()}, metadata)
+    return save({name: stored_tensor(value, half) for name, value in model.state_dict().items()}, metadata)

@@ -23,6 +23,8 @@ class OptimiserFactory(Protocol):
 def _check(lr: float, decay: float, layers: float) -> None:
     if not (math.isfinite(lr) and lr > 0):
         raise UsageError(f"a learning rate of {lr:g} is not positive: use for example lr=1e-3")
+    if lr * (1 + decay) > torch.finfo(torch.float32).max:
+        raise UsageError(f"a learning rate of {lr:g} is more than float32 can hold: use for example lr=1e-3")
     if not (math.isfinite(decay) and decay >= 0):
         raise UsageError(f"a weight decay of {decay:g} is negative: use decay=0 for none")
     if not 0 < layers <= 1:
