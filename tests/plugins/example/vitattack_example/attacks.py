@@ -54,7 +54,7 @@ class Brighten(Attack):
                 if len(rows) == 0:
                     break
                 result[rows] = (x[rows] + level).clamp(0, 1)
-                fooled = ~correct(victim.verdict(result[rows], victim(result[rows])), y[rows])
+                fooled = is_fooled(victim.verdict(result[rows], victim(result[rows])), y[rows])
                 evidence["forwards"][rows] += victim.look
                 evidence["first_fooled"][rows[fooled]] = number
                 evidence["fooled"][rows[fooled]] = True
