@@ -64,6 +64,10 @@ class DataEntry(Protocol):
         """The transform it prescribes; None leaves that to the model."""
 
     @property
+    def px(self) -> int | None:
+        """The side of its images where all are square and of one size; None if that depends on the transform."""
+
+    @property
     def parts(self) -> Collection[str]:
         """What may follow the name after a slash."""
 
@@ -98,6 +102,7 @@ class EntryDefaults:
     summary: str
     takes_transform: bool = False
     transform: str | None = None
+    px: int | None = None
     parts: Collection[str] = ()
     default_part: str = ""
     severities: bool = False

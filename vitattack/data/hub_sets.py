@@ -51,6 +51,7 @@ class EmbeddedSet(EntryDefaults):
     file: str
     num_classes: int
     rows: int
+    px: int | None = 32
     origin = "shipped with vitattack"
 
     def open(self, data_dir: Path | None, part: str = "", transform: str = "none") -> OpenedSet:
@@ -108,6 +109,7 @@ class HubSet(_OnHub):
     num_classes: int
     rows: int
     image: str = "img"
+    px: int | None = 32
 
     def file_names(self) -> tuple[str, ...]:
         return (self.file,)
@@ -131,6 +133,7 @@ class HubArrays(_OnHub):
     files: tuple[str, ...]
     num_classes: int
     rows: int
+    px: int | None = 32
 
     def file_names(self) -> tuple[str, ...]:
         return self.files

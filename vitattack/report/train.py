@@ -24,14 +24,17 @@ def recipes_table() -> tuple[Table, dict[str, Any]]:
 
 def plan_table(recipe: Recipe, plan: TrainingPlan) -> tuple[Table, dict[str, Any]]:
     """The measured cost of a run beside the cost that its recipe states."""
+    steps = f"{plan.epochs} epochs, batch {plan.batch_size}"
+    if plan.steps is not None:
+        steps = f"{plan.steps:,} ({plan.epochs} epochs of {plan.steps_per_epoch}, batch {plan.batch_size})"
     rows = [
         ("parameters", f"{plan.parameters:,}"),
         ("FLOPs of a forward, one image", f"{plan.flops:,}"),
-        ("steps", f"{plan.steps:,} ({plan.epochs} epochs of {plan.steps_per_epoch}, batch {plan.batch_size})"),
+        ("steps", steps),
         ("seconds per step", f"{plan.seconds:.3f} (median of {plan.measured})"),
-        ("hours", f"{plan.hours:.2f}, without probes and scale searches"),
+        ("hours", "unknown" if plan.hours is None else f"{plan.hours:.2f}, without probes and scale searches"),
     ]
-    notes = (f"the recipe says: {recipe.cost}",) if recipe.cost else ()
+    notes = (*plan.assumed, *((f"the recipe says: {recipe.cost}",) if recipe.cost else ()))
     table = Table(f"plan of {recipe.name}", ("", ""), rows, notes=notes, left=2)
     return table, {"schema": 1, "recipe": recipe.json(), "plan": plan.json()}
 

@@ -14,14 +14,18 @@ from vitattack.core.errors import UsageError
 from vitattack.core.files import json_text, write_atomically
 from vitattack.core.runtime import numerics
 from vitattack.evaluation.setup import Setup
+from vitattack.models.architectures.build import build_architecture
 from vitattack.models.base import Attackable
+from vitattack.models.zoo.count_figures import ShapesOnly
+from vitattack.models.zoo.load import input_size_of
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import Batch, Stream, batch_rng, centre_crop
+from vitattack.train.data.stand_in_data import StandInData, stand_in_data
 from vitattack.train.data.training_data import TrainingData, open_training_data
 from vitattack.train.distributed import Processes, join_processes
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.checkpoints import Checkpoints
-from vitattack.train.loop.initial_weights import run_key
+from vitattack.train.loop.initial_weights import check_init, run_key
 from vitattack.train.loop.reporter import Reporter
 from vitattack.train.loop.session import Session
 from vitattack.train.loop.training_loop import TrainingLoop
@@ -96,14 +100,30 @@ def plan_training(
     device: str = "auto",
     threads: int | None = None,
 ) -> TrainingPlan:
-    """Measure the cost of a recipe on this machine by a few steps that are thrown away; nothing is stored."""
+    """Measure the cost of a recipe on this machine by a few steps that are thrown away; nothing is stored or fetched.
+
+    Random images and weights of the same shapes stand in for those of the recipe.
+    """
     setup = Setup(data_dir=data_dir, device=device, threads=threads)
     recipe = canonical_recipe(recipe)
     parts = build_parts(recipe)
     processes = join_processes(setup.device)
     with numerics(setup.cores), _deterministic():
-        data = data or open_training_data(recipe, setup.data_folder)
-        return measure_plan(_assemble(recipe, parts, data.train, processes, SessionOptions()))
+        if recipe.init is not None:
+            check_init(recipe.init)
+            recipe = replace(recipe, init=None)  # weights cost the same whatever their values
+        if data is not None:
+            stand_in = StandInData(data.train, counted=True, assumed=())
+        else:
+            stand_in = stand_in_data(recipe, lambda: _input_size(recipe), setup.data_folder)
+        loop = _assemble(recipe, parts, stand_in.train, processes, SessionOptions())
+        return measure_plan(loop, counted=stand_in.counted, assumed=stand_in.assumed)
+
+
+def _input_size(recipe: Recipe) -> int:
+    """The side of the images that a recipe's model takes; no memory is spent on its weights."""
+    with ShapesOnly():
+        return input_size_of(build_architecture(recipe.arch, recipe.arch_kwargs), recipe.arch_kwargs)
 
 
 def _assemble(

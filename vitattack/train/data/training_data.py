@@ -37,33 +37,44 @@ def open_training_data(recipe: Recipe, data_dir: Path | None = None) -> Training
             f"'{recipe.data}' does not say how many classes it has: arch_kwargs='{{num_classes: 10}}' does"
         )
     real = _with_classes(real, classes)
-    if recipe.validation >= len(real):
-        raise UsageError(
-            f"'{recipe.data}' has {len(real)} images, {recipe.validation} of them held out: lower validation"
-        )
+    check_held_out(recipe, len(real))
     order = np.random.Generator(np.random.Philox(key=recipe.seed)).permutation(len(real))
     held_out = [real.rows[at] for at in order[: recipe.validation]]
     rest = tuple(real.rows[at] for at in sorted(order[recipe.validation :]))
     x, y = _read(real, held_out)
     settings = {"num_classes": classes, "batch_size": recipe.batch_size, "seed": recipe.seed}
     real_images = store_images(real, rest)
-    if (recipe.synthetic is None) != (recipe.share == 0):
-        raise UsageError(
-            "synthetic names generated images and share how many of a batch they are: give both or neither"
-        )
+    check_share(recipe)
     if recipe.synthetic is None:
         return TrainingData(ShuffledStream(real_images, **settings), x, y)
     try:
         generated = load_data(recipe.synthetic, data_dir=data_dir)
     except UsageError as error:
         raise UsageError(f"generated images: {error}; or go without them: synthetic=null share=0") from error
-    if generated.num_classes not in (None, classes):
-        raise UsageError(
-            f"'{recipe.data}' has {classes} classes, '{recipe.synthetic}' {generated.num_classes}: use one kind"
-        )
+    check_same_classes(recipe, classes, generated.num_classes)
     rows = _rows_without(generated, real, held_out)
     generated_images = store_images(_with_classes(generated, classes), rows)
     return TrainingData(MixedStream(real_images, generated_images, recipe.share, **settings), x, y)
+
+
+def check_held_out(recipe: Recipe, count: int) -> None:
+    """Refuse to hold out all of `count` images."""
+    if recipe.validation >= count:
+        raise UsageError(f"'{recipe.data}' has {count} images, {recipe.validation} of them held out: lower validation")
+
+
+def check_share(recipe: Recipe) -> None:
+    """Refuse generated images without a share of the batch, and a share without generated images."""
+    if (recipe.synthetic is None) != (recipe.share == 0):
+        raise UsageError(
+            "synthetic names generated images and share how many of a batch they are: give both or neither"
+        )
+
+
+def check_same_classes(recipe: Recipe, classes: int, generated: int | None) -> None:
+    """Refuse generated images of another number of classes, where it is known."""
+    if generated not in (None, classes):
+        raise UsageError(f"'{recipe.data}' has {classes} classes, '{recipe.synthetic}' {generated}: use one kind")
 
 
 def _with_classes(data: DataSet, count: int) -> DataSet:

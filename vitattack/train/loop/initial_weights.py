@@ -38,6 +38,16 @@ def _initial_digest(init: str | None) -> str | None:
     return None
 
 
+def check_init(text: str) -> None:
+    """Refuse a text that names no initial weights, without loading any."""
+    if not (_is_model(text) or text.endswith(SUFFIXES)):
+        raise UsageError(f"init '{text}' is not a zoo model, timm:ARCH.TAG or weights file: correct init")
+
+
+def _is_model(text: str) -> bool:
+    return text in zoo_entries() or text.startswith(("timm:", "hf-hub:"))
+
+
 def load_initial_weights(
     model: nn.Module, text: str, adapters: Sequence[str], num_classes: int, normalize: Any
 ) -> tuple[str, ...]:
@@ -45,13 +55,12 @@ def load_initial_weights(
 
     Everything must fit, except that a classifier with another number of classes keeps its random weights.
     """
-    if text in zoo_entries() or text.startswith(("timm:", "hf-hub:")):
+    check_init(text)
+    if _is_model(text):
         loaded = load_model(text, torch.device("cpu"))
         state = {name: value.detach().clone() for name, value in loaded.victim.model.state_dict().items()}
-    elif text.endswith(SUFFIXES):
-        state = read_state(Path(text))
     else:
-        raise UsageError(f"init '{text}' is not a zoo model, timm:ARCH.TAG or weights file: correct init")
+        state = read_state(Path(text))
     floats = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     floats = adapt(floats, Target(model, normalize), adapters)
     own = model.state_dict()
