@@ -179,7 +179,7 @@ def test_other_code_and_other_places_are_asked_anew(
 ) -> None:
     here(*RUN, "--out", str(tmp_path / "runs"))
     with monkeypatch.context() as other:
-        other.setattr(run_index, "_code", lambda: "other code")
+        other.setattr(run_index, "code_state", lambda: "other code")
         here(*RUN, "--out", str(tmp_path / "runs"))
     with monkeypatch.context() as other:
         other.setenv("CUDA_VISIBLE_DEVICES", "3")

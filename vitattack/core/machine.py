@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PACKAGES = ("vitattack", "torch", "torchvision", "timm", "numpy", "autoattack", "pyautoattack", "torchattacks")
+from vitattack.core.versions import package_versions
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
     """Versions, machine and numerics of this process, and the git state of a checkout."""
     return {
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": package_versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": str(device),
@@ -31,13 +30,6 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
 def _flushes_denormals() -> bool:
     tiny = torch.tensor([1e-40]).float()
     return float(tiny * 1.0) == 0.0
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _git() -> dict[str, Any] | None:

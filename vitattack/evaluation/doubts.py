@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.autoattack.flags import doubts_of
+from vitattack.core.versions import mixed_versions
 from vitattack.core.words import printable
 from vitattack.models.victim import Victim, frozen
 from vitattack.records import stats
@@ -86,7 +87,8 @@ class Doubts:
 
     def all(self) -> tuple[str, ...]:
         noted = [doubt for event in self.events for doubt in event.get("doubts", [])]
-        return tuple(dict.fromkeys([*noted, *self.of_attack, *self._counted(), *self._clean()]))
+        mixed = mixed_versions([event["versions"] for event in self.events if "versions" in event])
+        return tuple(dict.fromkeys([*noted, *mixed, *self.of_attack, *self._counted(), *self._clean()]))
 
     def _counted(self) -> Iterator[str]:
         n = len(self.records)

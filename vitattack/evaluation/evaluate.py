@@ -16,6 +16,7 @@ from vitattack.attacks.attack_text import Named
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
+from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
 from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet
@@ -93,7 +94,7 @@ def _finished(
     setup, listener = prepared.setup, turn.listener
     taught_by = f"{calibration.text} {calibration.digest()}" if calibration and plan.attack.traits.learns else ""
     asked = tuple(map(source_digest, plan.attack.traits.sources))
-    job = prepared.job(plan.syntax.text, str(plan.threat), taught_by, asked)
+    job = prepared.job(plan.syntax.text, str(plan.threat), taught_by, asked, resolved_settings(plan.attack))
     listener.keyed(job, root)
     fresh = setup.fresh or bool(prepared.fingerprint.unknown)  # a model without a digest is never found again
     result = None if fresh else stored(root, job, prepared.images, plan.attack)

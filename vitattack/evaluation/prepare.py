@@ -55,7 +55,14 @@ class Prepared:
         """Origin of the model, and what of it has no digest."""
         return self.loaded.record | unhashed(self.fingerprint.unknown)
 
-    def job(self, attack: str = "", threat: str = "", calibration: str = "", sources: tuple[str, ...] = ()) -> Job:
+    def job(
+        self,
+        attack: str = "",
+        threat: str = "",
+        calibration: str = "",
+        sources: tuple[str, ...] = (),
+        settings: str = "",
+    ) -> Job:
         """The job of an attack on this victim; `sources` are digests of models that the attack asks besides it."""
         weights, pixels = self.digests
         return self.setup.job(
@@ -67,6 +74,7 @@ class Prepared:
             attack=attack,
             threat=threat,
             calibration=calibration,
+            settings=settings,
         )
 
     def calibration(self, *, required: bool) -> DataSet | None:

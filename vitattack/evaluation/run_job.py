@@ -15,6 +15,7 @@ import torch
 from vitattack.attacks.base import Attack, Calibration, recall
 from vitattack.core.files import read_json, write_atomically
 from vitattack.core.rng import SampleRng
+from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch, together
 from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
@@ -45,7 +46,7 @@ def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool =
         job,
         past.records,
         content["seconds"],
-        tuple(content["doubts"]),
+        (*content["doubts"], *other_versions(content["provenance"])),
         content["provenance"],
         folder,
         learned,
@@ -78,6 +79,8 @@ def run(
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = model_digest(victim, parameters=False)
         batches = Batches(victim, attack, job, threat)
+        if sink.todo:
+            sink.note({"versions": package_versions(COMPUTING)})
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)

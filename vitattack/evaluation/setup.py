@@ -120,6 +120,7 @@ class Setup:
         attack: str = "",
         threat: str = "",
         calibration: str = "",
+        settings: str = "",
     ) -> Job:
         """The job of one attack on one model; texts are canonical, `device` is the type of the resolved device."""
         return Job(
@@ -135,4 +136,5 @@ class Setup:
             precision=self.precision,
             threads=self.cores,
             device=device,
+            settings=settings,
         )

@@ -63,6 +63,11 @@ def fingerprint(module: nn.Module) -> Fingerprint:
     return Fingerprint(hashing.module(module), tuple(dict.fromkeys(hashing.unknown)))
 
 
+def value_digest(value: object) -> str:
+    """Hash any value by its content."""
+    return _Hashing(nn.Module()).value(value, type(value).__qualname__)
+
+
 def buffers_digest(module: nn.Module) -> str:
     """Hash the buffers of a module alone."""
     return _sha256(*_named_tensors(module.named_buffers()))

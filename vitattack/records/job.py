@@ -7,10 +7,13 @@ import json
 import re
 from dataclasses import asdict, dataclass
 
+# Raised whenever equal jobs give other records than before: a change of an algorithm, a constant or a verdict.
+RECORDS = 1
+
 
 @dataclass(frozen=True)
 class Job:
-    """Texts are canonical; `weights` and `pixels` are digests of what the texts stood for."""
+    """Texts are canonical; `weights` and `pixels` are digests of what the texts stood for, `settings` what the attack's did."""
 
     model: str
     attack: str
@@ -24,6 +27,8 @@ class Job:
     precision: str = "fp32"
     threads: int = 1
     device: str = "cpu"
+    settings: str = ""  # every setting of the attack, defaults included
+    records: int = RECORDS
 
     @property
     def key(self) -> str:

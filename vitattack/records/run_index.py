@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import vitattack
 from vitattack.core.errors import VitattackError
 from vitattack.core.file_hashes import remembered_sha256
 from vitattack.core.files import cache_home, json_text, read_json, write_atomically
+from vitattack.core.versions import COMPUTING, package_version
 from vitattack.records.job import Job
 from vitattack.records.result import Evaluation
 from vitattack.records.stored_result import read_result
@@ -111,8 +111,8 @@ def _state(path: str | Path) -> str | None:
 def surroundings() -> dict[str, Any]:
     """What a command's meaning depends on besides its words: the code, the machine, and where things are looked for."""
     return {
-        "versions": [_version("vitattack"), _version("torch")],
-        "code": _code(),
+        "versions": [package_version(name) for name in ("vitattack", *COMPUTING)],
+        "code": code_state(),
         "folder": str(Path.cwd()),
         "cache": str(cache_home()),
         "machine": [platform.node(), platform.machine(), *sorted(map(str, Path("/dev").glob("nvidia*")))],
@@ -120,15 +120,8 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 @cache
-def _code() -> str:
+def code_state() -> str:
     """A hash over size and modification time of every module of the package: other code may mean other attacks."""
     hasher = hashlib.sha256()
     command_line = find_spec("vitattack.cli")  # beside the package in a checkout

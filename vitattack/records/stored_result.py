@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitattack.core.files import read_json
+from vitattack.core.versions import other_versions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 from vitattack.records.result import Result
@@ -29,7 +30,7 @@ def read_result(root: Path, name: str) -> Result | None:
             job,
             list(latest.values()),
             float(content["seconds"]),
-            tuple(content["doubts"]),
+            (*content["doubts"], *other_versions(content["provenance"])),
             dict(content["provenance"]),
             folder,
             read_json(folder / "learned.json"),

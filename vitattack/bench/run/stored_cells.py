@@ -22,9 +22,12 @@ from vitattack.bench.options import BenchOptions
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.files import append_line, file_sha256, read_json
+from vitattack.core.versions import other_versions
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.records.job import RECORDS
 from vitattack.records.record import SampleRecord
+from vitattack.records.run_index import code_state
 from vitattack.records.stats import Accuracy, Verdict
 
 INDEX = "cells.jsonl"
@@ -43,7 +46,7 @@ def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
     if weights is None:
         return None
     content = {
-        "version": version("vitattack"),
+        "version": [version("vitattack"), RECORDS, code_state()],
         "model": [cell.model, weights, dict(cell.options)],
         "attack": [cell.attack, cell.threat, cell.seed],
         "data": [cell.data, data_dir and str(Path(data_dir).absolute())],
@@ -123,7 +126,7 @@ def result_in(folder: Path) -> dict[str, Any] | None:
         return None
     with suppress(OSError):
         if (folder / "samples.jsonl").read_bytes().count(b"\n") == content.get("lines", content["n"]):
-            return content
+            return {**content, "doubts": [*content.get("doubts", ()), *other_versions(content["provenance"])]}
     return None
 
 

@@ -23,9 +23,11 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
 from vitattack.attacks.black_box.transfer import carried, hurried
 from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.core.runtime import numerics, resolve_device
+from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, Pieces, read_batch, together
 from vitattack.evaluation.doubts import first_look
@@ -107,6 +109,7 @@ def transfer(
                 pixels=source.pixels,
                 calibration=taught_by,
                 device=place.type,
+                settings=resolved_settings(built),
             )
             row = Row(source, columns, job, built, ball, other, base, root, place)
             fresh = setup.fresh or not all(model.lasting for model in (source, *columns))
@@ -200,6 +203,9 @@ class Row:
         attack = prepared(self.attack, self.source.victim, self._calibration, self.job, own)
         batches = Batches(self.source.victim, attack, self.job, self.ball)
         pieces = {name: Pieces(self.job.batch_size) for name in models} | {self.source.name: batches.pieces}
+        for name, sink in sinks.items():
+            if done[name] < len(cut):
+                sink.note({"versions": package_versions(COMPUTING)})
         buffers = {name: model_digest(model.victim, parameters=False) for name, model in models.items()}
         for number, rows in enumerate(cut[first:], start=first):
             backoffs = {name: part.backoffs for name, part in pieces.items()}
