@@ -22,9 +22,9 @@ def check_models(models: Sequence[str], options: FileOptions) -> None:
 
 def check_attacks(texts: Sequence[str]) -> tuple[AttackSyntax, ...]:
     """Parse attack texts, and refuse names of attacks that do not exist."""
-    from vitattack.attacks.catalogue import check_names
+    from vitattack.attacks.catalogue import check_attack_names
 
-    return tuple(check_names(text) for text in texts)
+    return tuple(check_attack_names(text) for text in texts)
 
 
 def check_images(data: str, data_dir: str | None, transform: str | None) -> None:

@@ -3,7 +3,7 @@
     python benchmarks/perf/autoattack_exact.py [--rounds 3] [--threads 1] [--models tiny-vit-standard tiny-vit] [--images 64 16]
 
 Both get the clean-correct images only, in batches of 64, at linf 8/255. The package is called as its users call it;
---fenced calls it through `autoattack_ref`, where parameters are frozen and its FAB is the faster for it. All of our gain
+--sandboxed calls it through `autoattack_ref`, where parameters are frozen and its FAB is the faster for it. All of our gain
 comes from dropping fooled images inside a stage and from one forward per step of FAB, so it depends on how many fall:
 target 12x on an undefended model, 1.12x on a robust one, where 1.23x is the ceiling of doing exactly the same in fp32.
 A robust image costs about 5,000 gradients on either side: choose --images with care; --steps and --queries
@@ -21,7 +21,7 @@ from measure import arguments, conditions, interleaved, median
 from torch import Tensor
 
 from vitattack.attacks import attack_text
-from vitattack.attacks.autoattack.reference import PAPER_QUERIES, PAPER_STEPS, Reference, package
+from vitattack.attacks.autoattack.reference import PAPER_QUERIES, PAPER_STEPS, AutoAttackReference, package
 from vitattack.attacks.base import Attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
@@ -45,7 +45,9 @@ def by_us(attack: Attack, victim: Victim, batches: Batches, found: dict[str, Ten
     found[f"{name} passes"] = torch.tensor([passes.forwards, passes.backwards])
 
 
-def by_package(reference: Reference, victim: Victim, batches: Batches, found: dict[str, Tensor], name: str) -> None:
+def by_package(
+    reference: AutoAttackReference, victim: Victim, batches: Batches, found: dict[str, Tensor], name: str
+) -> None:
     """The package over all batches, its parts set to the same steps and queries."""
     standing = []
     with counting_passes(victim) as passes, torch.random.fork_rng():
@@ -68,7 +70,7 @@ def _batch_word() -> str:
     return "bs" if package() == "autoattack" else "batch_size"
 
 
-def compare(model: str, count: int, args: argparse.Namespace, ours: Attack, reference: Reference) -> None:
+def compare(model: str, count: int, args: argparse.Namespace, ours: Attack, reference: AutoAttackReference) -> None:
     victim = load_model(model, torch.device("cpu")).victim
     data = load_data("cifar10-demo")
     x, y = data.read(data.rows)
@@ -77,7 +79,7 @@ def compare(model: str, count: int, args: argparse.Namespace, ours: Attack, refe
     rows = right.nonzero().flatten()[:count]
     batches: Batches = [(x[part], y[part], SampleRng(0, tuple(part.tolist()))) for part in rows.split(BATCH)]
     found: dict[str, Tensor] = {}
-    theirs = by_us if args.fenced else by_package
+    theirs = by_us if args.sandboxed else by_package
     ways: dict[str, Callable[[], object]] = {
         "ours": partial(by_us, ours, victim, batches, found, "ours"),
         "theirs": partial(theirs, reference, victim, batches, found, "theirs"),
@@ -103,15 +105,15 @@ def main() -> None:
     parser.add_argument("--images", nargs="+", type=int, default=[64, 16], help="how many for each model")
     parser.add_argument("--steps", type=int, default=PAPER_STEPS)
     parser.add_argument("--queries", type=int, default=PAPER_QUERIES)
-    parser.add_argument("--fenced", action="store_true", help="the package through autoattack_ref")
+    parser.add_argument("--sandboxed", action="store_true", help="the package through autoattack_ref")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     options = f"(steps={args.steps}, queries={args.queries})"
     ours, reference = (attack_text.build(f"{name}{options}", BALL) for name in ("autoattack", "autoattack_ref"))
-    assert isinstance(reference, Reference)
+    assert isinstance(reference, AutoAttackReference)
     print(conditions(args.threads))
     print(
-        f"{args.steps} steps, {args.queries} queries; theirs: {package()}{' behind our fence' if args.fenced else ''}"
+        f"{args.steps} steps, {args.queries} queries; theirs: {package()}{' behind our fence' if args.sandboxed else ''}"
     )
     for model, count in zip(args.models, args.images, strict=True):
         compare(model, count, args, ours, reference)

@@ -79,7 +79,7 @@ def stored(folder: Path, attack: str) -> dict[int, Outcome]:
     """The last stored record of each image; the seconds of the run are shared out by passes."""
     found = {record.index: record for record in stored_cells.records(folder)}
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
-    named = attack_text.example(attack)
+    named = attack_text.example_attack(attack)
     seconds, stages = sum(event.get("seconds", 0.0) for event in events), named.attack.stage_names(named.text)
     price = seconds / max(1, sum(r.forwards + r.backwards for r in found.values()))
     fell = {image: int(record.evidence.get("stage", -1)) for image, record in found.items()}

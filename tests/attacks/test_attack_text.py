@@ -170,7 +170,7 @@ def test_a_name_of_a_plugin_is_found_without_a_listing_before(monkeypatch: pytes
 )
 def test_mistakes_are_told_before_anything_is_built(text: str, said: str) -> None:
     with pytest.raises(UsageError) as checked:
-        attack_text.check(text)
+        attack_text.check_attack(text)
     with pytest.raises(UsageError) as built:
         attack_text.canonical(text)
     assert said in str(checked.value)
@@ -180,26 +180,26 @@ def test_mistakes_are_told_before_anything_is_built(text: str, said: str) -> Non
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "torchattacks"])
 def test_a_check_refuses_the_threats_that_an_attack_is_not_defined_for(name: str) -> None:
     quick = ATTACKS[name].quick
-    attack_text.check(quick)
+    attack_text.check_attack(quick)
     for text in ("linf:8/255", "l2:0.5", "spatial"):
         threat = parse_threat(text)
         held = [part for part in ATTACKS if re.search(rf"\b{part}\b(?!=)", quick.partition("(")[2])]
         if all(threat.kind in ATTACKS[part].kinds for part in (name, *held)):
-            attack_text.check(quick, threat)
+            attack_text.check_attack(quick, threat)
         else:
             with pytest.raises(WrongThreat, match="is not defined for"):
-                attack_text.check(quick, threat)
+                attack_text.check_attack(quick, threat)
 
 
 def test_names_are_checked_without_torch() -> None:
     code = (
         "import sys\n"
-        "from vitattack.attacks.catalogue import check_names\n"
+        "from vitattack.attacks.catalogue import check_attack_names\n"
         "from vitattack.core.errors import UsageError\n"
-        "check_names('worst(pgd(loss=anything), aas+gama)')\n"
+        "check_attack_names('worst(pgd(loss=anything), aas+gama)')\n"
         "for text in ('pdg', 'worst(pgd, pdg)', 'aas+pdg', 'pgd('):\n"
         "    try:\n"
-        "        check_names(text)\n"
+        "        check_attack_names(text)\n"
         "    except UsageError as error:\n"
         "        assert 'did you mean pgd' in str(error) or 'is no attack' in str(error), error\n"
         "    else:\n"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
-from vitattack.attacks.base import Attack, Crafted, Wrapper, recall
+from vitattack.attacks.base import Attack, Crafted, Wrapper, recall_attack
 from vitattack.attacks.compose import Stages
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -121,7 +121,7 @@ def test_doubts_that_hang_on_the_victim_survive_a_resume(toy: Victim) -> None:
     x = toy_pictures(4)
     ready = attack.prepare(toy, lambda: (x, toy(x).argmax(1)), rng=SampleRng(0, (0,)))
     assert any("12 targets were asked for" in doubt for doubt in ready.doubts())
-    assert recall(attack, toy, ready.learned()).doubts() == ready.doubts()
+    assert recall_attack(attack, toy, ready.learned()).doubts() == ready.doubts()
 
 
 def test_what_one_stage_saw_stays_seen(toy: Victim) -> None:

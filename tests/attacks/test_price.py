@@ -13,7 +13,7 @@ from vitattack.attacks.autoattack.autoattack import MM_PRESETS, VERSIONS
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.gradient.variants import PGD_PRESETS
 from vitattack.attacks.minimum_norm.cw_l2 import PRESETS as CW_PRESETS
-from vitattack.attacks.price import AROUND, Asked, Passes, Price, of_one_image
+from vitattack.attacks.price import CLEAN_AND_VERDICT, PassesPerImage, Price, PriceQuery, of_one_image
 from vitattack.bench.cells import cells
 from vitattack.bench.read.benchmark_file import read_benchmark, shipped_benchmarks
 from vitattack.core.errors import UsageError
@@ -42,7 +42,7 @@ class Stubborn(nn.Module):
         return torch.stack([score + 10, *(score * k / self.classes for k in range(1, self.classes))], 1)
 
 
-def counted(text: str, threat: str, classes: int) -> Passes:
+def counted(text: str, threat: str, classes: int) -> PassesPerImage:
     """What a text spends on one image, the forwards around it included; counted by hooks from outside."""
     torch.manual_seed(0)
     victim = Victim(Stubborn(classes), name="stubborn", num_classes=classes, input_size=4).eval()
@@ -51,18 +51,18 @@ def counted(text: str, threat: str, classes: int) -> Passes:
     with counting_passes(victim) as passes:
         crafted = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,)))
     assert not crafted.evidence["fooled"].any()
-    said = Passes(int(crafted.evidence["forwards"][0]), int(crafted.evidence["backwards"][0]))
+    said = PassesPerImage(int(crafted.evidence["forwards"][0]), int(crafted.evidence["backwards"][0]))
     if "fp64" not in text:  # a copy in double precision has no hooks of the victim
         assert said == (passes.forwards, passes.backwards)
-    return AROUND.plus(said)
+    return CLEAN_AND_VERDICT.plus(said)
 
 
 def price(text: str, *, classes: int, threat: str) -> Price | None:
     against = parse_threat(threat)
-    return of_one_image(attack_text.build(text, against), Asked(classes, against))
+    return of_one_image(attack_text.build(text, against), PriceQuery(classes, against))
 
 
-def expected(text: str, threat: str, classes: int) -> Passes:
+def expected(text: str, threat: str, classes: int) -> PassesPerImage:
     found = price(text, classes=classes, threat=threat)
     assert found is not None
     return found.victim
@@ -100,7 +100,7 @@ def test_every_attack_by_its_defaults(name: str) -> None:
 def test_the_defaults_of_autoattack_are_those_of_its_paper() -> None:
     # 1 + 100 steps; 9 targets of as many and the forward that ranks them; fab the same; 5,000 queries and a start
     forwards = 101 + (1 + 9 * 101) + (1 + 9 * 101) + 5001
-    assert expected("autoattack", "linf:8/255", 10) == AROUND.plus(Passes(forwards, 100 + 900 + 900))
+    assert expected("autoattack", "linf:8/255", 10) == CLEAN_AND_VERDICT.plus(PassesPerImage(forwards, 100 + 900 + 900))
 
 
 TEXTS = [
@@ -149,11 +149,11 @@ def test_options_and_attacks_that_hold_others(text: str) -> None:
 def test_cw_l2_may_end_sooner_than_its_price(preset: str) -> None:
     text = f"cw_l2(preset={preset}, steps=30, searches=2)"
     wanted, found = expected(text, "l2:0.5", 10), counted(text, "l2:0.5", 10)
-    assert wanted == AROUND.plus(Passes(60, 58))
+    assert wanted == CLEAN_AND_VERDICT.plus(PassesPerImage(60, 58))
     assert 0 < found.forwards <= wanted.forwards and 0 < found.backwards <= wanted.backwards
     searches, steps, _ = CW_PRESETS[preset]
-    assert expected(f"cw_l2(preset={preset})", "l2:0.5", 10) == AROUND.plus(
-        Passes(searches * steps, searches * (steps - 1))
+    assert expected(f"cw_l2(preset={preset})", "l2:0.5", 10) == CLEAN_AND_VERDICT.plus(
+        PassesPerImage(searches * steps, searches * (steps - 1))
     )
 
 
@@ -162,14 +162,16 @@ def test_cw_l2_may_end_sooner_than_its_price(preset: str) -> None:
 )
 def test_axes_along_which_nothing_moves_cost_nothing(threat: str, grid: int) -> None:
     for text in ("spatial(shifts=3, angles=5)", "spatial(shifts=3, angles=5, full_grid=True)"):
-        assert expected(text, threat, 10) == counted(text, threat, 10) == AROUND.plus(Passes(grid, 0))
+        assert (
+            expected(text, threat, 10) == counted(text, threat, 10) == CLEAN_AND_VERDICT.plus(PassesPerImage(grid, 0))
+        )
 
 
 def test_candidates_made_elsewhere_are_paid_there() -> None:
     text = "worst(transfer('tiny-vit', pgd), restarts(2, transfer('tiny-cnn-standard', fgsm)))"
     found = price(text, classes=10, threat="linf:8/255")
-    assert found is not None and found.victim == AROUND.plus(Passes(3, 0))
-    assert found.sources == (("tiny-vit", Passes(21, 20)), ("tiny-cnn-standard", Passes(4, 2)))
+    assert found is not None and found.victim == CLEAN_AND_VERDICT.plus(PassesPerImage(3, 0))
+    assert found.sources == (("tiny-vit", PassesPerImage(21, 20)), ("tiny-cnn-standard", PassesPerImage(4, 2)))
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -198,8 +200,8 @@ def test_restarts_beyond_count_are_priced_at_once() -> None:
     one = price("restarts(1, pgd)", classes=10, threat="linf:8/255")
     many = price("restarts(10000, restarts(10000, pgd))", classes=10, threat="linf:8/255")
     assert one is not None and many is not None
-    assert many.victim == AROUND.plus(Passes(21, 20).times(10**8))
-    assert one.victim == AROUND.plus(Passes(21, 20))
+    assert many.victim == CLEAN_AND_VERDICT.plus(PassesPerImage(21, 20).times(10**8))
+    assert one.victim == CLEAN_AND_VERDICT.plus(PassesPerImage(21, 20))
 
 
 @pytest.mark.parametrize(

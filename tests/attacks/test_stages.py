@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from vitattack.attacks import attack_text
-from vitattack.attacks.stages import broken_by, square_helps
+from vitattack.attacks.stages import broken_by, square_doubts
 from vitattack.records.record import SampleRecord
 
 
 def names(text: str) -> tuple[str, ...]:
-    named = attack_text.example(text)
+    named = attack_text.example_attack(text)
     return named.attack.stage_names(named.text)
 
 
@@ -43,5 +43,5 @@ def test_an_attack_named_twice_loses_nobody() -> None:
         ("worst(pgd, gama)", 1, False),
     ],
 )
-def test_square_helps_where_gradients_came_before_it(text: str, stage: int, said: bool) -> None:
-    assert bool(square_helps(broken_by(names(text), records(stage, -1, -1)), 3)) == said
+def test_square_doubts_where_gradients_came_before_it(text: str, stage: int, said: bool) -> None:
+    assert bool(square_doubts(broken_by(names(text), records(stage, -1, -1)), 3)) == said

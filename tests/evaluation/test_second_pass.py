@@ -17,7 +17,7 @@ from vitattack.attacks.auto.attack import Auto
 from vitattack.attacks.auto.numbering import MOST, NAMES
 from vitattack.attacks.auto.report import auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
-from vitattack.attacks.base import BLIND
+from vitattack.attacks.base import BLIND_SHARE
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, due
 from vitattack.records.job import Job
@@ -109,7 +109,7 @@ def test_a_hit_sends_every_survivor_to_autoattack_and_no_hit_ends_it() -> None:
 
 def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -> None:
     attack = attack_text.build("auto", LpBall("linf", 0.1))
-    blind = [record(n, blind=n < 20 * BLIND + 1) for n in range(20)]
+    blind = [record(n, blind=n < 20 * BLIND_SHARE + 1) for n in range(20)]
     found = due(attack, JOB, blind, 1)
     assert found is not None and found.number == ESCALATED and len(found.rows) == 20
     assert due(attack, JOB, [record(0, "fooled")], 1) is None
@@ -218,7 +218,7 @@ def test_what_only_measures_also_measures_the_second_pass() -> None:
 def reported(*records: SampleRecord, attack: str = "auto") -> tuple[list[str], list[str]]:
     """Notes and doubts of records alone."""
     job = replace(JOB, attack=attack)
-    (told, _) = attack_text.example(attack).attack.report(Run(job, records))
+    (told, _) = attack_text.example_attack(attack).attack.report(Run(job, records))
     return list(told.notes), list(told.doubts)
 
 

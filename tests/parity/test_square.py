@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks.black_box.square import BLOCK, HALVINGS, Square
+from vitattack.attacks.black_box.square import HALVINGS, QUERIES_PER_DRAW, Square
 from vitattack.core.rng import SampleRng
 from vitattack.models.victim import frozen
 from vitattack.threats.lp import LpBall
@@ -64,7 +64,7 @@ def test_the_same_proposals_give_the_same_verdicts(norm: str) -> None:
         size = like[0].numel()
         if "queries" in rng.path:
             block, each = int(rng.path.rpartition(".")[2]), like.shape[2]
-            begin = start_size + block * BLOCK * each
+            begin = start_size + block * QUERIES_PER_DRAW * each
         else:
             begin = 0
         rows = [numbers[i][begin : begin + size] for i in rng.index]

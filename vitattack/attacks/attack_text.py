@@ -1,8 +1,8 @@
-"""Text to objects and back: `worst(pgd(steps=100), gama)`.
+"""Attack texts to attacks and back: `worst(pgd(steps=100), gama)`.
 
-Parsed with `ast` and never evaluated: calls of registered names, literals, `+ - * /` on numbers, and `a+b` between
-attacks as shell-friendly sugar for `a(b)`. What an option may hold is read off the annotations of the factory, so the
-canonical text (defaults dropped, options in their declared order) is the same for equal attacks.
+Texts are parsed with `ast` and never evaluated: calls of registered names, literals, `+ - * /` on numbers, and `a+b` as
+shell-friendly sugar for `a(b)`. Types of options come from the annotations of the factory. The canonical text, with
+defaults dropped and options in declared order, is the same for equal attacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vitattack.threats.base import Threat, examples, parse_threat
 
 T = TypeVar("T")
 
-# What may stand where an option is annotated with one of these types.
+# Registries whose names are allowed where an option is annotated with one of these types.
 KINDS: dict[Any, Registry[Any]] = {
     Attack: ATTACKS,
     AnyLoss: LOSSES,
@@ -38,8 +38,8 @@ KINDS: dict[Any, Registry[Any]] = {
 }
 
 
-class Named(NamedTuple):
-    """An attack with its canonical text: equal for equal attacks, whatever the user typed."""
+class NamedAttack(NamedTuple):
+    """An attack with its canonical text, which is the same for equal attacks, whatever the user typed."""
 
     syntax: AttackSyntax
     attack: Attack
@@ -49,41 +49,41 @@ class Named(NamedTuple):
         return self.syntax.text
 
 
-def parse(source: str | AttackSyntax, threat: Threat) -> Named:
-    """The attack that a text names, against a threat."""
+def parse(source: str | AttackSyntax, threat: Threat) -> NamedAttack:
+    """Build the attack of a text for a threat, with its canonical text."""
     attack, node = _Resolver(source, threat).resolve(Attack)
-    return Named(AttackSyntax(node_text(node), node), attack)
+    return NamedAttack(AttackSyntax(node_text(node), node), attack)
 
 
 def build(source: str | AttackSyntax, threat: Threat) -> Attack:
-    """The attack that a text names, against a threat, without its canonical text."""
+    """Build the attack of a text for a threat."""
     return parse(source, threat).attack
 
 
-def part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
-    """Any object whose kind is in `KINDS`, such as an objective of training, with its canonical text."""
-    made, node = _Resolver(text, threat).resolve(kind)
-    return made, node_text(node)
+def parse_part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
+    """Build an object of any kind in `KINDS`, such as a training objective, with its canonical text."""
+    part, node = _Resolver(text, threat).resolve(kind)
+    return part, node_text(node)
 
 
-def check(text: str, threat: Threat | None = None) -> None:
-    """Refuse a text whose names, options or kinds of values are wrong, or the threat unsuitable; nothing is built."""
+def check_attack(text: str, threat: Threat | None = None) -> None:
+    """Refuse unknown names and options, values of the wrong type and an unsuitable threat, without building anything."""
     _Checker(text, threat).resolve(Attack)
 
 
-def example(source: str | AttackSyntax) -> Named:
-    """The attack that a text names, against the first kind of threat that suits it."""
+def example_attack(source: str | AttackSyntax) -> NamedAttack:
+    """Build the attack of a text for the first example threat that it is defined for."""
     syntax = AttackSyntax.of(source)
     return for_any_threat(lambda threat: parse(syntax, threat))
 
 
 def canonical(source: str | AttackSyntax) -> str:
-    """The canonical text of an attack: equal for equal attacks, whatever the user typed."""
-    return example(source).text
+    """Canonical text of an attack: the same for equal attacks, whatever the user typed."""
+    return example_attack(source).text
 
 
 def for_any_threat(use: Callable[[Threat], T]) -> T:
-    """What comes of the first kind of threat that suits the attack in question."""
+    """Call `use` with the first example threat that it does not refuse."""
     *most, last = examples()
     for example in most:
         with suppress(WrongThreat):
@@ -91,20 +91,20 @@ def for_any_threat(use: Callable[[Threat], T]) -> T:
     return use(parse_threat(last))
 
 
-def held(canonical: AttackSyntax) -> AttackSyntax | None:
-    """The attack held by a wrapper of one attack; None if there is none, or several."""
+def inner_syntax(canonical: AttackSyntax) -> AttackSyntax | None:
+    """Syntax of the inner attack; None for an attack with no or several inner attacks."""
     inner = [node for node in canonical.root.args if isinstance(node, Call)] if isinstance(canonical.root, Call) else []
     return AttackSyntax(node_text(inner[0]), inner[0]) if len(inner) == 1 else None
 
 
-def holding(name: str, inner: AttackSyntax, *leading: Node) -> AttackSyntax:
-    """The canonical text of a wrapper around an attack, such as `restarts(5, pgd)`."""
+def wrapped_in(name: str, inner: AttackSyntax, *leading: Node) -> AttackSyntax:
+    """Syntax of a wrapper around an attack, such as `restarts(5, pgd)`."""
     node = Call(name, (*leading, inner.root))
     return AttackSyntax(node_text(node), node)
 
 
 def with_scales(canonical: AttackSyntax, scales: Node) -> AttackSyntax:
-    """Replace every search for attention scales by given ones."""
+    """Replace every search for attention scales by the given scales."""
 
     def replaced(node: Node) -> Node:
         if not isinstance(node, Call):
@@ -119,18 +119,18 @@ def with_scales(canonical: AttackSyntax, scales: Node) -> AttackSyntax:
 
 
 def is_threat(hint: Any) -> bool:
-    """Whether a parameter is the threat, which comes from the job and never from the text."""
+    """Whether a parameter takes the threat, which comes from the job and never from the text."""
     return hint is Threat or (isinstance(hint, type) and issubclass(hint, threat_types()))
 
 
 @cache
 def threat_types() -> tuple[type, ...]:
-    """The classes of all threats that can be named."""
+    """Classes of all registered threats."""
     return tuple({type(parse_threat(example)) for example in examples()})
 
 
-class Signature(NamedTuple):
-    """What a factory can be told by a text, and whether it takes the threat and options that it does not list."""
+class FactorySignature(NamedTuple):
+    """Parameters of a factory that a text can set, and whether it takes the threat and arbitrary keyword options."""
 
     factory: Callable[..., Any]
     parameters: Mapping[str, inspect.Parameter]
@@ -139,24 +139,24 @@ class Signature(NamedTuple):
     unlisted: bool
 
     def make(self, chosen: Mapping[str, Any], threat: Threat) -> Any:
-        """The object of these argument values."""
-        several = [n for n, p in self.parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
-        rest = [value for n in several for value in chosen[n]]
+        """Call the factory with these argument values."""
+        variadic = [n for n, p in self.parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL]
+        positional = [value for n in variadic for value in chosen[n]]
         leading = (threat,) if self.takes_threat else ()
-        return self.factory(*leading, *rest, **{n: v for n, v in chosen.items() if n not in several})
+        return self.factory(*leading, *positional, **{n: v for n, v in chosen.items() if n not in variadic})
 
 
 @cache
-def signature_of(factory: Callable[..., Any]) -> Signature:
+def signature_of(factory: Callable[..., Any]) -> FactorySignature:
     hints = typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
-    every = inspect.signature(factory).parameters
-    told = {n: p for n, p in every.items() if not is_threat(hints.get(n))}
-    listed = {n: p for n, p in told.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
-    return Signature(factory, listed, hints, len(told) < len(every), len(listed) < len(told))
+    parameters = inspect.signature(factory).parameters
+    settable = {n: p for n, p in parameters.items() if not is_threat(hints.get(n))}
+    listed = {n: p for n, p in settable.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    return FactorySignature(factory, listed, hints, len(settable) < len(parameters), len(listed) < len(settable))
 
 
 class _Checker(ArgumentBinder):
-    """Looks names up and checks options against annotations."""
+    """Looks up names and checks options against annotations."""
 
     attack = Attack
     kinds = KINDS
@@ -167,7 +167,7 @@ class _Checker(ArgumentBinder):
         self.threat = threat
 
     def resolve(self, kind: Any) -> tuple[Any, Node]:
-        """What the whole text names."""
+        """Resolve the whole text as an object of a kind."""
         return self.named(self._syntax.root, kind)
 
     def example(self, name: str) -> str:
@@ -178,7 +178,7 @@ class _Checker(ArgumentBinder):
         self.bind(call, signature.parameters, signature.hints, signature.unlisted)
         return None, call
 
-    def _signature(self, node: Node, kind: Any) -> tuple[Call, Signature]:
+    def _signature(self, node: Node, kind: Any) -> tuple[Call, FactorySignature]:
         if not isinstance(node, Call):
             what = "an attack" if kind is Attack else "a name"
             raise UsageError(f"'{excerpt(self.text)}': {node_label(node)} stands where {what} belongs")
@@ -190,7 +190,7 @@ class _Checker(ArgumentBinder):
 
 
 class _Resolver(_Checker):
-    """Builds what the names stand for, and gives each object with its canonical text."""
+    """Builds objects from their texts, each with its canonical syntax."""
 
     threat: Threat
 
@@ -206,24 +206,24 @@ class _Resolver(_Checker):
 
 
 def _listed(
-    signature: Signature, threats: Sequence[Threat], values: Mapping[str, Any], nodes: Mapping[str, Node]
+    signature: FactorySignature, threats: Sequence[Threat], values: Mapping[str, Any], nodes: Mapping[str, Node]
 ) -> tuple[tuple[Node, ...], tuple[tuple[str, Node], ...]]:
-    """The plain arguments, and the options that matter: without the others the same object comes out under any threat."""
-    parameters, kept = signature.parameters, dict(values)
+    """Canonical arguments: positional ones, and options without which the object differs under some threat."""
+    parameters, needed = signature.parameters, dict(values)
     for name in reversed(list(values)):
         if name in parameters and not is_required(parameters[name]):
-            shorter = {n: v for n, v in kept.items() if n != name}
+            shorter = {n: v for n, v in needed.items() if n != name}
             with suppress(UsageError):  # options may need each other
-                if all(signature.make(shorter, threat) == signature.make(kept, threat) for threat in threats):
-                    kept = shorter
-    plain = [
+                if all(signature.make(shorter, threat) == signature.make(needed, threat) for threat in threats):
+                    needed = shorter
+    positional = [
         n
         for n, p in parameters.items()
-        if n in kept and is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
+        if n in needed and is_required(p) and p.kind is not inspect.Parameter.KEYWORD_ONLY
     ]
     args: list[Node] = []
-    for name in plain:
+    for name in positional:
         node = nodes[name]
-        several = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        args += node if several and isinstance(node, tuple) else (node,)
-    return tuple(args), tuple((name, nodes[name]) for name in kept if name not in plain)
+        variadic = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        args += node if variadic and isinstance(node, tuple) else (node,)
+    return tuple(args), tuple((name, nodes[name]) for name in needed if name not in positional)

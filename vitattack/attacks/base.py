@@ -1,7 +1,7 @@
-"""What an attack is: a frozen value, called with a victim, images, labels and a source of randomness.
+"""The attack protocol: a frozen value, called with a victim, images, labels and a source of randomness.
 
-`Attack` is everything that callers use, with defaults, so that an attack of your own is a dataclass with a `__call__`.
-An attack that holds others says so in `parts` and `with_parts`; `walk` and `mapped` go over the whole tree.
+`Attack` declares everything callers use and has defaults, so a new attack is a dataclass with a `__call__`. An attack
+that holds others lists them in `parts` and is rebuilt by `with_parts`; `walk_attacks` and `map_attacks` traverse the tree.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from torch import Tensor
 
 from vitattack.attacks import stages
 from vitattack.attacks.losses import AnyLoss
-from vitattack.attacks.price import Asked, Price, Unknown
+from vitattack.attacks.price import Price, PriceQuery, UnknownPrice
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.records.section import Run, Section
 from vitattack.threats.lp import LpBall
 
-# Calibration images and labels, read only by the attacks that ask for them.
+# Loads calibration images and labels; called only by attacks that learn from them.
 Calibration = Callable[[], tuple[Tensor, Tensor]]
-Need = Literal["none", "useful", "required"]
-NEEDS: tuple[Need, ...] = ("none", "useful", "required")
+CalibrationNeed = Literal["none", "useful", "required"]
+CALIBRATION_NEEDS: tuple[CalibrationNeed, ...] = ("none", "useful", "required")
 
 
 class Crafted(NamedTuple):
-    """Candidates, and what the attack says of each; only the judge decides.
+    """Candidates and per-sample evidence; whether a candidate is adversarial is for the judge to decide.
 
-    Evidence every attack gives: `fooled` (it claims the plain victim errs on this candidate), `first_fooled` (step of
-    the first success, -1 for none), `forwards` and `backwards` (passes spent on the sample).
+    Every attack gives the evidence `fooled` (claims that the plain victim misclassifies the candidate), `first_fooled`
+    (step of the first success, -1 for none), `forwards` and `backwards` (passes spent on the sample).
     """
 
     x_adv: Tensor
@@ -41,34 +41,34 @@ class Crafted(NamedTuple):
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of attack it is, as far as its callers have to know."""
+    """Properties of an attack that its callers act on."""
 
-    block: int | None = None  # consecutive samples it compares with each other: the unit of resume and of sharding
-    plain_only: bool = False  # it looks at the plain victim from several sides and cannot be held behind a view
-    unseen: bool = False  # candidates come back without a verdict: whoever goes on from them has to look
-    calibration: Need = "none"  # whether `prepare` reads other images
-    sources: tuple[str, ...] = ()  # models it asks besides the victim; what they are belongs to the key of the job
-    depth: int = 0  # levels of fresh noise, each of which draws from streams of its own
-    near_boundary: bool = False  # candidates lie where the model first errs, and so they transfer badly
-    second_try: bool = True  # a success that is not confirmed is tried again with other noise
-    attention: bool = False  # looks through scaled attention, with a referee's report
+    block: int | None = None  # consecutive samples it ranks against each other: the unit of resume and of sharding
+    plain_only: bool = False  # it makes its own views of the plain victim, so it cannot run behind one
+    unverified: bool = False  # candidates come back without a verdict; outer attacks query the victim themselves
+    calibration: CalibrationNeed = "none"  # whether `prepare` reads calibration images
+    sources: tuple[str, ...] = ()  # models queried besides the victim; their digests are part of the job's key
+    depth: int = 0  # nested levels of fresh noise, each with random streams of its own
+    near_boundary: bool = False  # candidates lie just across the decision boundary, hence transfer poorly
+    second_try: bool = True  # an unconfirmed success is retried with other noise
+    attention: bool = False  # attacks through scaled attention and reports as a referee
 
     @property
     def learns(self) -> bool:
-        """Whether `prepare` wants calibration images."""
+        """Whether `prepare` reads calibration images."""
         return self.calibration != "none"
 
 
-# Gradients that vanish on more than this share of the survivors need no probe: gradient attacks were blind.
-BLIND = 0.05
+# With vanishing gradients on more than this share of the survivors, gradient attacks were blind: no probe is needed.
+BLIND_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Assurance:
-    """What the survivors of a finished run still meet: `probe` some of them and, if one falls, `full` all of them.
+    """Attacks on the survivors of a finished run: `probe` on some of them and, if one falls, `full` on all of them.
 
-    `price`: passes of a probed sample that stands, its clean forward and the judge's look included. All probed samples
-    together cost at most `share` of what the run has cost. The stages of both count on from those of the run.
+    `price` is the passes of a probed survivor, its clean forward and the judge's verdict included. Probing costs at most
+    `share` of the passes of the run. Stages of both attacks are numbered after those of the run.
     """
 
     probe: Attack
@@ -77,11 +77,11 @@ class Assurance:
     first_of_probe: int
     first_of_full: int
     share: float = 0.15
-    blind: float = BLIND
+    blind: float = BLIND_SHARE
 
 
 class Attack(Protocol):
-    """A frozen value. What is not overridden is said of an attack that holds no other and learns nothing."""
+    """A frozen value. The defaults describe an attack that holds no other and learns nothing."""
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted: ...
 
@@ -89,95 +89,97 @@ class Attack(Protocol):
 
     @property
     def parts(self) -> tuple[Attack, ...]:
-        """The attacks it holds."""
+        """Inner attacks."""
         return ()
 
     def with_parts(self, parts: Sequence[Attack]) -> Self:
-        """The same attack, holding these."""
+        """Return the same attack around other inner attacks."""
         return self
 
     @property
     def traits(self) -> Traits:
-        return inherited(self.parts)
+        return inherited_traits(self.parts)
 
     # Once per job.
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Self:
-        """The attack that will be run, after learning what must be learned from calibration images."""
-        return self._each(lambda part: part.prepare(victim, calibration, rng=rng))
+        """Learn from calibration images where needed, and return the attack to run."""
+        return self._map_parts(lambda part: part.prepare(victim, calibration, rng=rng))
 
     def learned(self) -> Any:
-        """What `prepare` learned, as plain data to be stored; None for an attack that learns nothing."""
+        """Findings of `prepare` as plain data, to be stored; None if there are none."""
         of_parts = [part.learned() for part in self.parts]
         return of_parts if any(content is not None for content in of_parts) else None
 
     def recall(self, victim: Attackable, content: Any) -> Self:
-        """The prepared attack from what `learned` said: the same on resume and in every shard."""
-        return self.with_parts([recall(part, victim, of) for part, of in zip(self.parts, content, strict=True)])
+        """Rebuild the prepared attack from stored findings, identically on resume and in every shard."""
+        return self.with_parts(
+            [recall_attack(part, victim, findings) for part, findings in zip(self.parts, content, strict=True)]
+        )
 
     # Variations.
 
     def with_loss(self, loss: AnyLoss) -> Self:
-        """The same attack with another loss; wrappers pass it inwards, attacks without one refuse."""
+        """Replace the loss; wrappers pass it inwards, attacks without a loss refuse."""
         if not self.parts:
-            raise UsageError(f"{type(self).__name__} follows no loss that could be replaced: use pgd(loss=...)")
-        return self._each(lambda part: part.with_loss(loss))
+            raise UsageError(f"{type(self).__name__} has no loss to replace: use pgd(loss=...)")
+        return self._map_parts(lambda part: part.with_loss(loss))
 
-    def to_the_end(self) -> Self:
-        """The same attack making all its own steps for everybody; over the whole tree: `mapped`."""
+    def without_early_stop(self) -> Self:
+        """Make all steps on all samples; applies to this attack only, use `map_attacks` for the whole tree."""
         return self
 
     def in_chunks(self, size: int) -> Self:
-        """The same attack, asking the model about `size` samples of its block at a time."""
+        """Query the model with `size` samples of a block at a time."""
         return self
 
     def in_half(self) -> Self | None:
-        """The same attack, searching in bfloat16 where that finds the same; None where there is no such search."""
+        """Search in bfloat16 where gradients agree with float32; None if the attack has no such search."""
         return None
 
-    # What is said of it.
+    # Description and reports.
 
     def doubts(self) -> tuple[str, ...]:
-        """What a reader of the number should know about these settings."""
+        """Caveats about these settings, to be shown beside the result."""
         return tuple(dict.fromkeys(doubt for part in self.parts for doubt in part.doubts()))
 
-    def price(self, asked: Asked) -> Price:
-        """The passes of an image that nothing fools; raises `Unknown` where they cannot be told beforehand."""
-        raise Unknown
+    def price(self, query: PriceQuery) -> Price:
+        """Passes spent on an image that nothing fools; raises `UnknownPrice` if they are not known beforehand."""
+        raise UnknownPrice
 
     def stage_names(self, text: str) -> tuple[str, ...]:
-        """The names of its stages, as evidence `stage` numbers them; `text` is its canonical text."""
+        """Names of the stages that evidence `stage` numbers; `text` is the canonical text of this attack."""
         return ()
 
     def report(self, run: Run) -> tuple[Section, ...]:
-        """What a finished run shows beside its headline; that of parts is left out, as not every sample met them."""
-        return stages.section(self.stage_names(run.job.attack), run)
+        """Sections of a finished run; inner attacks add none, since not every sample met them."""
+        return stages.stage_section(self.stage_names(run.job.attack), run)
 
-    def aside(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
-        """Evidence on samples that the plain victim errs on and that are therefore not attacked."""
+    def on_misclassified(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
+        """Evidence on samples that the plain victim misclassifies and that are therefore not attacked."""
         return {}
 
     @property
     def assurance(self) -> Assurance | None:
-        """What the survivors of a finished run still meet."""
+        """Further attacks on the survivors of a finished run."""
         return None
 
-    def _each(self, change: Callable[[Attack], Attack]) -> Self:
+    def _map_parts(self, change: Callable[[Attack], Attack]) -> Self:
         return self.with_parts([change(part) for part in self.parts]) if self.parts else self
 
 
 class InBall(Attack):
-    """An attack that keeps its candidates in an L_p ball of its own."""
+    """An attack with an L_p budget of its own."""
 
     ball: LpBall
 
     def with_ball(self, ball: LpBall) -> Self:
-        """The same attack in another ball; over the whole tree: `mapped`."""
+        """Replace the ball of this attack; use `map_attacks` for the whole tree."""
         return replace(self, ball=ball)  # type: ignore[type-var]
 
 
 class Wrapper(Attack):
-    """An attack around one other, `inner`, that is of the same kind as what it holds."""
+    """An attack around one `inner` attack whose traits and offers it takes over."""
 
     inner: Attack
 
@@ -197,7 +199,7 @@ class Wrapper(Attack):
         return self.inner.learned()
 
     def recall(self, victim: Attackable, content: Any) -> Self:
-        return self.with_parts([recall(self.inner, victim, content)])
+        return self.with_parts([recall_attack(self.inner, victim, content)])
 
     def doubts(self) -> tuple[str, ...]:
         return self.inner.doubts()
@@ -209,41 +211,41 @@ class Wrapper(Attack):
         inner = self.inner.in_half()
         return None if inner is None else self.with_parts([inner])
 
-    def aside(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
-        return self.inner.aside(victim, x, y, rng=rng)
+    def on_misclassified(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
+        return self.inner.on_misclassified(victim, x, y, rng=rng)
 
     @property
     def assurance(self) -> Assurance | None:
         return self.inner.assurance
 
 
-def inherited(parts: Sequence[Attack]) -> Traits:
-    """The traits of an attack that holds these and adds nothing of its own."""
+def inherited_traits(parts: Sequence[Attack]) -> Traits:
+    """Combine the traits of inner attacks into those of a wrapper with none of its own."""
     of_parts = [part.traits for part in parts]
     return Traits(
         plain_only=any(traits.plain_only for traits in of_parts),
-        calibration=max((traits.calibration for traits in of_parts), key=NEEDS.index, default="none"),
+        calibration=max((traits.calibration for traits in of_parts), key=CALIBRATION_NEEDS.index, default="none"),
         sources=tuple(dict.fromkeys(source for traits in of_parts for source in traits.sources)),
         depth=max((traits.depth for traits in of_parts), default=0),
     )
 
 
-def walk(attack: Attack) -> Iterator[Attack]:
-    """The attack and everything it holds, from the outside in."""
+def walk_attacks(attack: Attack) -> Iterator[Attack]:
+    """Yield the attack and all attacks inside it, outermost first."""
     yield attack
     for part in attack.parts:
-        yield from walk(part)
+        yield from walk_attacks(part)
 
 
-def mapped(change: Callable[[Attack], Attack], attack: Attack) -> Attack:
-    """The attack with `change` made to it and to everything it holds, from the inside out."""
-    parts = [mapped(change, part) for part in attack.parts]
+def map_attacks(change: Callable[[Attack], Attack], attack: Attack) -> Attack:
+    """Apply `change` to the attack and to all attacks inside it, innermost first."""
+    parts = [map_attacks(change, part) for part in attack.parts]
     return change(attack.with_parts(parts) if parts else attack)
 
 
-def recall(attack: Attack, victim: Attackable, content: Any) -> Attack:
-    """The prepared attack from what `learned` said."""
-    if content is None:  # nothing to learn, but perhaps something to look up
+def recall_attack(attack: Attack, victim: Attackable, content: Any) -> Attack:
+    """Rebuild a prepared attack from stored findings; without any, prepare it without images."""
+    if content is None:  # nothing was learned, but `prepare` may still look up the number of classes
         return attack.prepare(victim, _no_images, rng=SampleRng(0, (0,)))
     return attack.recall(victim, content)
 
@@ -253,7 +255,7 @@ def _no_images() -> tuple[Tensor, Tensor]:
 
 
 def refuse_nesting(inner: Attack) -> None:
-    """Attacks that look at the plain victim from several sides cannot be looked at through a view themselves."""
+    """Refuse to run an attack behind a view if it makes its own views of the plain victim."""
     if inner.traits.plain_only:
         raise UsageError(
             "attacks through views (aas, scale, given, fp64, ...) do not hold each other: name them side by side"
@@ -261,7 +263,7 @@ def refuse_nesting(inner: Attack) -> None:
 
 
 def blank_evidence(x: Tensor) -> dict[str, Tensor]:
-    """The evidence of an attack that has done nothing yet."""
+    """Evidence before the first step of any attack."""
     count = torch.zeros(len(x), dtype=torch.long, device=x.device)
     return {
         "fooled": torch.zeros_like(count, dtype=torch.bool),
@@ -272,7 +274,7 @@ def blank_evidence(x: Tensor) -> dict[str, Tensor]:
 
 
 def blank_search(x: Tensor) -> dict[str, Tensor]:
-    """Evidence of an attack that follows gradients and looks at the logits as it goes, before it has begun."""
+    """Evidence before the first step of an attack that records gradients and margins."""
     return blank_evidence(x) | {
         "zero_grad": torch.zeros(len(x), dtype=torch.bool, device=x.device),
         "margin": torch.full((len(x),), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device),

@@ -1,7 +1,7 @@
-"""The attacks a user can name. Names are known at once; the module of an attack is imported when it is asked for.
+"""The catalogue of attacks. Names are known without importing any attack; an entry imports its module on first use.
 
-A new attack is a factory described by `@catalogued` and its name in the table below. A package of your own exposes its
-factory under the entry-point group `vitattack.attacks` instead.
+To add an attack, decorate its factory with `@catalogued` and list its name in `BUILT_IN`. Other packages expose their
+factories under the entry-point group `vitattack.attacks` instead.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LP = ("linf", "l2")
 
 @dataclass(frozen=True)
 class Entry:
-    """An attack that can be named: its factory, where it comes from, and a form that runs in a blink."""
+    """Catalogue entry of an attack: its factory, its paper, a text that runs almost instantly, and what it needs."""
 
     factory: Callable[..., Attack]
     paper: str
-    quick: str  # the contract tests run it
+    quick: str  # run by the contract tests
     needs_attention: bool = False
     threats: tuple[str, ...] | None = LP  # kinds of threat it is defined for; None: all of them
-    black_box: bool = False  # asks for no gradient
-    draws: bool = True  # begins with noise; False: the same point for every seed
-    foreign: bool = False  # code of another package: what it draws may depend on the batch
+    black_box: bool = False  # uses no gradients
+    draws: bool = True  # uses random numbers; False: the same result for every seed
+    foreign: bool = False  # code of another package, whose randomness may depend on the batch
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of threat it is defined for."""
+        """Kinds of threat the attack is defined for."""
         return THREATS.in_order if self.threats is None else self.threats
 
     @property
@@ -58,7 +58,7 @@ def catalogued(
     draws: bool = True,
     foreign: bool = False,
 ) -> Callable[[Factory], Factory]:
-    """Describe the decorated factory for the catalogue; its name is in the table, or that of an entry point."""
+    """Describe the decorated factory for the catalogue; its name comes from `BUILT_IN` or from an entry point."""
 
     def decorate(factory: Factory) -> Factory:
         _DESCRIBED[factory] = Entry(factory, paper, quick, needs_attention, threats, black_box, draws, foreign)
@@ -68,7 +68,7 @@ def catalogued(
 
 
 class Catalogue(Registry[Entry]):
-    """The entries of attacks by name."""
+    """Registry of attacks whose targets are factories with a `@catalogued` description."""
 
     def _imported(self, name: str, target: str) -> Entry:
         factory: Any = super()._imported(name, target)
@@ -76,26 +76,25 @@ class Catalogue(Registry[Entry]):
             return factory
         if factory not in _DESCRIBED:
             raise UsageError(
-                f"{target} says nothing of the attack '{name}': put @catalogued(paper=..., quick=...) on it"
+                f"{target} does not describe the attack '{name}': decorate it with @catalogued(paper=..., quick=...)"
             )
         return _DESCRIBED[factory]
 
 
 ATTACKS = Catalogue("attack", entry_point_group="vitattack.attacks")
 
-# Factories have the names of their attacks.
+# Names by module; a factory has the name of its attack.
 BUILT_IN = {
     "aas.variants": ("aas", "aas_literal", "fp64", "given", "random_scales", "scale", "scale_search"),
     "auto.attack": ("auto",),
     "autoattack.autoattack": ("apgd", "apgd_ce", "apgd_dlr", "apgd_t", "autoattack", "eot", "mm", "targets"),
     "autoattack.reference": ("autoattack_ref",),
+    "black_box.noise": ("gaussian", "random"),
     "black_box.square": ("square",),
     "black_box.transfer": ("transfer",),
+    "compose": ("restarts", "worst"),
     "foreign.torchattacks": ("torchattacks",),
-    "gradient.variants": (
-        *("cw", "dlr", "fgsm", "fgsm_rs", "gama", "gaussian", "md", "mifpe", "mim", "pgd", "pma", "random"),
-        *("restarts", "worst"),
-    ),
+    "gradient.variants": ("cw", "dlr", "fgsm", "fgsm_rs", "gama", "md", "mifpe", "mim", "pgd", "pma"),
     "minimum_norm.cw_l2": ("cw_l2",),
     "minimum_norm.fab": ("fab", "fab_t"),
     "perceptual.attack": ("perceptual",),
@@ -106,10 +105,10 @@ for _module, _names in BUILT_IN.items():
         ATTACKS.add(_name, f"vitattack.attacks.{_module}:{_name}")
 
 
-def check_names(text: str) -> AttackSyntax:
-    """Parse a text, and refuse it if it names an attack that does not exist; no attack is imported."""
+def check_attack_names(text: str) -> AttackSyntax:
+    """Parse a text and refuse unknown names of attacks, without importing any."""
     syntax = AttackSyntax.of(text)
-    if isinstance(syntax.root, Call):  # what else it may be is refused when it is built
+    if isinstance(syntax.root, Call):  # anything else is refused when the attack is built
         _check(syntax.root)
     return syntax
 
@@ -117,7 +116,7 @@ def check_names(text: str) -> AttackSyntax:
 def _check(node: Call) -> None:
     if node.name not in ATTACKS:
         raise UsageError(did_you_mean(ATTACKS.kind, node.name, ATTACKS, ATTACKS.renamed))
-    if any(node.name in names for names in BUILT_IN.values()):  # of these, plain arguments that are calls are attacks
+    if any(node.name in names for names in BUILT_IN.values()):  # their positional arguments that are calls are attacks
         for part in node.args:
             if isinstance(part, Call):
                 _check(part)

@@ -1,4 +1,4 @@
-"""Attacks made of attacks: the per-sample worst of several, and restarts of one."""
+"""Attacks in sequence on the survivors: the per-sample worst case of several attacks, and restarts of one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence, inherited
-from vitattack.attacks.price import Asked, Price, total
+from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence, inherited_traits
+from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.price import Price, PriceQuery, total
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -21,16 +22,17 @@ from vitattack.text.syntax import arguments
 
 @dataclass(frozen=True)
 class Stages(Attack):
-    """Attacks in turn, each on the samples still standing; a success is confirmed before its sample is let go.
+    """Attacks in turn, each on the survivors of those before it; a success is confirmed before its sample leaves.
 
-    With `fresh` each stage draws its own noise (restarts). Without it all stages see the noise they would see alone,
-    so that the outcome is the per-sample worst case of separate runs. Evidence `name` says who broke the sample.
+    With `fresh` each stage draws its own noise (restarts). Without it every stage draws the noise it would draw alone,
+    so the outcome is the per-sample worst case of separate runs. The evidence called `name` is the number of the stage
+    that broke a sample.
     """
 
     attacks: tuple[Attack, ...]
     fresh: bool = False
     name: str = "stage"
-    names: tuple[str, ...] = ()  # of the stages, where a report tells them apart
+    names: tuple[str, ...] = ()  # of the stages, for reports
 
     def __post_init__(self) -> None:
         if not self.attacks:
@@ -45,17 +47,17 @@ class Stages(Attack):
 
     @property
     def traits(self) -> Traits:
-        inner = inherited(self.attacks)
+        inner = inherited_traits(self.attacks)
         near = len(self.attacks) > 1 or self.attacks[0].traits.near_boundary
-        # restarts of restarts need streams of their own at every level
+        # nested restarts need streams of their own at every level
         return replace(inner, depth=1 + inner.depth, near_boundary=near)
 
     def stage_names(self, text: str) -> tuple[str, ...]:
         return self.names
 
-    def price(self, asked: Asked) -> Price:
-        runs = [list(same) for _, same in groupby(self.attacks, key=id)]  # restarts hold one attack many times
-        return total(in_turn(same[0], asked).times(len(same)) for same in runs)
+    def price(self, query: PriceQuery) -> Price:
+        runs = [list(same) for _, same in groupby(self.attacks, key=id)]  # restarts hold the same attack many times
+        return total(price_with_verdict(same[0], query).times(len(same)) for same in runs)
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
@@ -77,11 +79,11 @@ class Stages(Attack):
                 evidence[name] = _blank_rows(name, crafted.evidence[name], len(x))
             for name in crafted.evidence.keys() - {"forwards", "backwards", "fooled", self.name}:
                 evidence[name][active] = _merged(name, evidence[name][active], crafted.evidence[name])
-            # a claim is looked at again; one that makes all its steps claims nothing of where it ended
+            # claimed successes are checked again; an attack without early stopping claims none, so all are checked
             claimed = crafted.evidence["fooled"]
-            looked = torch.ones_like(claimed) if attack.traits.unseen else claimed
-            fooled = confirmed(victim, crafted.x_adv, y[active], looked)
-            evidence["forwards"][active] += victim.look * looked.long()
+            checked = torch.ones_like(claimed) if attack.traits.unverified else claimed
+            fooled = confirmed(victim, crafted.x_adv, y[active], checked)
+            evidence["forwards"][active] += victim.look * checked.long()
             evidence["fooled"][active] = fooled
             evidence[self.name][active[fooled]] = number
             active = active[~fooled]
@@ -90,41 +92,55 @@ class Stages(Attack):
 
 @dataclass(frozen=True)
 class Worst(Stages):
-    """Stages that are known by the texts of their attacks."""
+    """Stages named by the texts of their attacks."""
 
     def stage_names(self, text: str) -> tuple[str, ...]:
         return arguments(text)
 
 
-def in_turn(attack: Attack, asked: Asked) -> Price:
-    """The price of an attack whose candidates others go on from: one that has not looked at them has to."""
-    return attack.price(asked).more(asked.look * attack.traits.unseen)
+def price_with_verdict(attack: Attack, query: PriceQuery) -> Price:
+    """Price of an attack as a stage: candidates it returns unverified cost one more query each."""
+    return attack.price(query).more(query.look * attack.traits.unverified)
 
 
-def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, looked: Tensor) -> Tensor:
-    """(B,) which of the `looked` rows fool the victim, by one more forward."""
-    fooled = looked.clone()
-    if bool(looked.any()):
+def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, checked: Tensor) -> Tensor:
+    """(B,) rows among `checked` that fool the victim, by one more forward."""
+    fooled = checked.clone()
+    if bool(checked.any()):
         with frozen(victim), torch.no_grad():
-            logits = victim(x_adv[looked])
-            plain = victim.verdict(x_adv[looked], logits)
-            fooled[looked] = losses.is_fooled(plain, y[looked])
+            logits = victim(x_adv[checked])
+            plain = victim.verdict(x_adv[checked], logits)
+            fooled[checked] = losses.is_fooled(plain, y[checked])
     return fooled
 
 
+@catalogued(paper="common practice", quick="restarts(2, pgd(steps=3))", threats=None)
+def restarts(n: int, inner: Attack) -> Stages:
+    """Restarts: the inner attack n times with fresh noise, each time on the survivors."""
+    if not 1 <= n <= 10_000:
+        raise UsageError(f"{n} restarts are too few or too many: use 1 to 10000")
+    return Stages((inner,) * n, fresh=True)
+
+
+@catalogued(paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=None)
+def worst(*attacks: Attack) -> Worst:
+    """Several attacks in turn, each on the survivors: equal to the per-sample worst case of separate runs."""
+    return Worst(attacks)
+
+
 def _blank_rows(name: str, rows: Tensor, count: int) -> Tensor:
-    """Evidence of samples that no stage has reported on."""
+    """Evidence of samples before any stage has reported on them."""
     nothing = torch.finfo(rows.dtype).min if name == "margin" else 0 if _accumulates(name, rows) else -1
     return torch.full((count,), nothing, dtype=rows.dtype, device=rows.device)
 
 
 def _merged(name: str, before: Tensor, rows: Tensor) -> Tensor:
-    """Evidence of the stages so far with that of the next: the later one wins, except where evidence accumulates."""
+    """Merge the evidence of the next stage into that of the stages before: it replaces, except where it accumulates."""
     if name == "margin":
         return torch.maximum(before, rows)
     return before | rows if _accumulates(name, rows) else rows
 
 
 def _accumulates(name: str, rows: Tensor) -> bool:
-    """Whether evidence such as a zero gradient, once seen by a stage, stands whatever later stages see."""
+    """Whether evidence such as a zero gradient, once observed by a stage, is kept whatever later stages observe."""
     return rows.dtype == torch.bool or name == "flags"

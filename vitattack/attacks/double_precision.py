@@ -1,4 +1,4 @@
-"""The same attack with double-precision gradients: what it finds beyond float32 was hidden by rounding alone."""
+"""Double-precision gradients: successes beyond those in float32 were hidden by rounding alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from vitattack.attacks.base import Attack, Crafted, InBall, Traits, Wrapper, refuse_nesting
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -30,13 +30,13 @@ class DoublePrecision(InBall, Wrapper):
     def traits(self) -> Traits:
         return replace(self.inner.traits, plain_only=True)
 
-    def price(self, asked: Asked) -> Price:
-        return self.inner.price(asked.through_view())
+    def price(self, query: PriceQuery) -> Price:
+        return self.inner.price(query.through_view())
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
             raise UsageError("fp64 runs on a Victim, not on a view of one: wrap the model first")
         crafted = self.inner(Double(victim), x.double(), y, rng=rng)
-        # The inner attack projected in float64: rounding to float32 may step over the edge by half a unit.
+        # the inner attack projected in float64: rounding to float32 may leave the ball by half a unit in the last place
         x_adv = self.ball.project(x, crafted.x_adv.to(x.dtype))
         return Crafted(x_adv, crafted.evidence)

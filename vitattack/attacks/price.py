@@ -1,8 +1,8 @@
-"""Prices: the passes an attack spends on an image that nothing fools, known from its settings without running a model.
+"""Prices: passes an attack spends on an image that nothing fools, computed from its settings without running a model.
 
-Every attack computes its own (`Attack.price`); a test compares the two with the passes counted by hooks. They are upper
-bounds but for FAB, which spends up to twice as much where points beyond the budget fool the model. What is learned once
-per job on calibration images (the scales of AAS, the order of spatial) is not in them.
+Every attack computes its own (`Attack.price`); a test compares it with passes counted by hooks. Prices are upper bounds
+except for FAB, which spends up to twice as much where points beyond the budget fool the model. They leave out what is
+learned once per job on calibration images (the scales of AAS, the order of spatial).
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ if TYPE_CHECKING:
     from vitattack.threats.base import Threat
 
 
-class Unknown(Exception):
-    """The price of an attack that does not say, or of a package that counts as it likes."""
+class UnknownPrice(Exception):
+    """Raised by attacks whose passes are not known beforehand, such as those of other packages."""
 
 
-class Passes(NamedTuple):
+class PassesPerImage(NamedTuple):
     """Forwards and backwards for one image."""
 
     forwards: float = 0
     backwards: float = 0
 
-    def plus(self, other: Passes) -> Passes:
-        return Passes(self.forwards + other.forwards, self.backwards + other.backwards)
+    def plus(self, other: PassesPerImage) -> PassesPerImage:
+        return PassesPerImage(self.forwards + other.forwards, self.backwards + other.backwards)
 
-    def times(self, count: float) -> Passes:
-        return Passes(self.forwards * count, self.backwards * count)
+    def times(self, count: float) -> PassesPerImage:
+        return PassesPerImage(self.forwards * count, self.backwards * count)
 
     @property
     def total(self) -> float:
         return self.forwards + self.backwards
 
 
-def sum_of(passes: Iterable[Passes]) -> Passes:
-    added = Passes()
-    for some in passes:
-        added = added.plus(some)
+def sum_of(passes: Iterable[PassesPerImage]) -> PassesPerImage:
+    """Add up passes."""
+    added = PassesPerImage()
+    for more in passes:
+        added = added.plus(more)
     return added
 
 
-class Asked(NamedTuple):
-    """The model an attack is priced on: its classes, the threat, and what an answer and a verdict cost through a view."""
+class PriceQuery(NamedTuple):
+    """The model that an attack is priced on: its classes, the threat, and forwards per query and per verdict."""
 
     classes: int
     threat: Threat
-    answers: int = 1  # forwards per question: a view of a random model gives several answers
-    verdict: int = 0  # forwards that a verdict costs beside the answer
+    answers: int = 1  # forwards per query: a view of a random model averages several
+    verdict: int = 0  # additional forwards of a verdict
 
     @property
     def look(self) -> int:
-        """Forwards of one look at a sample, its verdict included."""
+        """Forwards of one query with its verdict."""
         return self.answers + self.verdict
 
-    def through_view(self, answers: int | None = None) -> Asked:
-        """The same model behind a view, whose verdicts are forwards of the plain victim."""
+    def through_view(self, answers: int | None = None) -> PriceQuery:
+        """Put the model behind a view, whose verdicts cost a forward of the plain victim."""
         return self._replace(answers=self.answers if answers is None else answers, verdict=1)
 
 
 class Price(NamedTuple):
     """Passes through the victim, and through each model that candidates are crafted on."""
 
-    victim: Passes = Passes()
-    sources: tuple[tuple[str, Passes], ...] = ()
+    victim: PassesPerImage = PassesPerImage()
+    sources: tuple[tuple[str, PassesPerImage], ...] = ()
 
     def plus(self, other: Price) -> Price:
         return Price(self.victim.plus(other.victim), self.sources + other.sources)
@@ -74,24 +75,25 @@ class Price(NamedTuple):
         return Price(self.victim.times(count), tuple((name, spent.times(count)) for name, spent in self.sources))
 
     def more(self, forwards: float, backwards: float = 0) -> Price:
-        """The price with so many more passes through the victim."""
-        return self._replace(victim=self.victim.plus(Passes(forwards, backwards)))
+        """Add passes through the victim."""
+        return self._replace(victim=self.victim.plus(PassesPerImage(forwards, backwards)))
 
 
 def total(prices: Iterable[Price]) -> Price:
+    """Add up prices."""
     added = Price()
     for price in prices:
         added = added.plus(price)
     return added
 
 
-# The clean forward before an attack, and the verdict after it.
-AROUND = Passes(2, 0)
+# Clean forward before an attack and verdict after it.
+CLEAN_AND_VERDICT = PassesPerImage(2, 0)
 
 
-def of_one_image(attack: Attack, asked: Asked) -> Price | None:
-    """The price of one image that no step fools, its clean forward and the verdict included; None where nobody knows."""
+def of_one_image(attack: Attack, query: PriceQuery) -> Price | None:
+    """Price of one image that nothing fools, clean forward and verdict included; None if unknown."""
     try:
-        return attack.price(asked).more(*AROUND)
-    except Unknown:
+        return attack.price(query).more(*CLEAN_AND_VERDICT)
+    except UnknownPrice:
         return None

@@ -1,4 +1,4 @@
-"""Which stage of a staged attack broke how many samples, from its records."""
+"""Successes per stage of a staged attack, counted from its records."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from vitattack.attacks.catalogue import ATTACKS, Entry
 from vitattack.records.record import SampleRecord
 from vitattack.records.section import Run, Section
 
-# AutoAttack's own bound: Square breaking more than this share of all samples speaks against the white-box stages.
-SQUARE_HELPS = 0.002
+# AutoAttack's threshold: Square breaking more than this share of all samples casts doubt on the white-box stages.
+SQUARE_SHARE = 0.002
 
 
-def section(names: Sequence[str], run: Run, *, noted: bool = True) -> tuple[Section, ...]:
-    """The section of an attack with stages of these names; `noted`: in print, too, where no table of its own says it."""
+def stage_section(names: Sequence[str], run: Run, *, in_notes: bool = True) -> tuple[Section, ...]:
+    """The section of an attack with these stages; `in_notes=False` if a table already shows the counts."""
     if not names:
         return ()
     broken = broken_by(names, run.records)
     counts = ", ".join(f"{name} {count}" for name, count in broken.items())
-    notes = (f"broken by stage: {counts}",) if noted else ()
-    return (Section("stages", broken, notes=notes, doubts=square_helps(broken, len(run.records))),)
+    notes = (f"broken by stage: {counts}",) if in_notes else ()
+    return (Section("stages", broken, notes=notes, doubts=square_doubts(broken, len(run.records))),)
 
 
 def broken_by(names: Sequence[str], records: Sequence[SampleRecord]) -> dict[str, int]:
-    """How many samples fell to each stage; stages of one name are counted as one."""
+    """Count the samples broken by each stage; stages of the same name are counted together."""
     counts = Counter(int(r.evidence.get("stage", -1)) for r in records if r.status == "fooled")
     broken: Counter[str] = Counter()
     for number, name in enumerate(names):
@@ -32,8 +32,8 @@ def broken_by(names: Sequence[str], records: Sequence[SampleRecord]) -> dict[str
     return dict(broken)
 
 
-def square_helps(broken: Mapping[str, int], n: int) -> tuple[str, ...]:
-    """AutoAttack's flag: a black-box stage that finds what gradients did not."""
+def square_doubts(broken: Mapping[str, int], n: int) -> tuple[str, ...]:
+    """AutoAttack's warning that a black-box stage broke samples which gradient stages had left."""
     entries = [_entry(name) for name in broken]
     gradients = [number for number, entry in enumerate(entries) if entry is None or not entry.black_box]
     late = sum(
@@ -41,7 +41,7 @@ def square_helps(broken: Mapping[str, int], n: int) -> tuple[str, ...]:
         for number, (entry, count) in enumerate(zip(entries, broken.values(), strict=True))
         if gradients and number > gradients[0] and entry is ATTACKS["square"]
     )
-    if late <= SQUARE_HELPS * n:
+    if late <= SQUARE_SHARE * n:
         return ()
     return (
         f"square broke {late} of {n} samples that the gradient stages before it left: gradients may be "
@@ -50,6 +50,6 @@ def square_helps(broken: Mapping[str, int], n: int) -> tuple[str, ...]:
 
 
 def _entry(stage: str) -> Entry | None:
-    """The entry of a stage that is an attack with a name; the AutoAttack package writes apgd-ce for apgd_ce."""
+    """The catalogue entry of a stage, if it has one; the AutoAttack package writes apgd-ce for apgd_ce."""
     name = stage.partition("(")[0].replace("-", "_")
     return ATTACKS[name] if name in ATTACKS else None  # noqa: SIM401  # a registry has no get

@@ -100,7 +100,7 @@ class Batches:
         others: dict[str, Tensor] = {}
         if not bool(attacked.all()):
             with counting_passes(self.victim) as passes:
-                others = self.attack.aside(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
+                others = self.attack.on_misclassified(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
         outcomes = self._attacked(rows, x, y, clean, rng, others)
         # A success that hangs on rounding keeps its sample under attack: once more, with other noise.

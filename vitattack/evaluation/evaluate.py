@@ -12,7 +12,7 @@ from torch import nn
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.controls import read_scales
-from vitattack.attacks.attack_text import Named
+from vitattack.attacks.attack_text import NamedAttack
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
@@ -154,11 +154,11 @@ def plan_jobs(
 
 def _with_scales(attacks: Sequence[AttackSyntax], path: Path) -> list[AttackSyntax]:
     """The attacks with the scales of a file in place of every search for some; those that become equal, once."""
-    named = [attack_text.example(syntax) for syntax in attacks]
+    named = [attack_text.example_attack(syntax) for syntax in attacks]
     if not any(each.attack.traits.attention for each in named):
         raise UsageError("scales are for attacks through attention: add one such as aas+pgd")
     scales = read_scales(path)
-    scaled = [attack_text.example(attack_text.with_scales(each.syntax, scales)).syntax for each in named]
+    scaled = [attack_text.example_attack(attack_text.with_scales(each.syntax, scales)).syntax for each in named]
     return list({syntax.text: syntax for syntax in scaled}.values())
 
 
@@ -169,7 +169,7 @@ def with_perceptual(attack: AttackSyntax) -> AttackSyntax:
     return AttackSyntax(attack.text, Call("perceptual", (attack.root,), (("lpips", lpips_missing() is None),)))
 
 
-def _in_precision(named: Named, setup: Setup) -> Attack:
+def _in_precision(named: NamedAttack, setup: Setup) -> Attack:
     """The attack with its search in the precision of the setup."""
     if setup.precision == "fp32":
         return named.attack

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vitattack.attacks.base import Attack, Calibration, recall
+from vitattack.attacks.base import Attack, Calibration, recall_attack
 from vitattack.core.files import read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
@@ -154,7 +154,7 @@ def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job,
     """The attack with what it learns from other images: learned once, stored, and recalled ever after."""
     content = sink.learned()
     if content is not None:
-        return recall(attack, victim, content["learned"])
+        return recall_attack(attack, victim, content["learned"])
     began = time.perf_counter()
     with counting_passes(victim) as passes:
         attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))

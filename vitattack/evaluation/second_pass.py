@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from vitattack.attacks.base import Attack, recall
+from vitattack.attacks.base import Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import Batches, read_batch
@@ -116,7 +116,7 @@ def run_again(
     while again is not None:
         told = watch(again.name)
         told([latest[row] for row in again.rows[: len(again.rows) - sum(map(len, left))]], len(again.rows))
-        batches = Batches(victim, recall(again.attack, victim, None), job, threat)
+        batches = Batches(victim, recall_attack(again.attack, victim, None), job, threat)
         for rows in left:
             began = time.perf_counter()
             x, y, _ = read_batch(data, rows, victim, victim.mean.device)

@@ -10,23 +10,23 @@ from typing import Any
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
-from vitattack.attacks.price import Asked, Passes, Unknown
+from vitattack.attacks.price import PassesPerImage, PriceQuery, UnknownPrice
 from vitattack.core.errors import UsageError
 from vitattack.core.table import Table
 
 CLASSES = 10  # that prices are told for; fab pays a gradient per wrong class
 
 
-def price(text: str) -> Passes | None:
+def price(text: str) -> PassesPerImage | None:
     """What an attack itself spends on a sample it cannot fool; None where nobody knows."""
     named = attack_text.for_any_threat(lambda threat: (attack_text.build(text, threat), threat))
     try:
-        return named[0].price(Asked(CLASSES, named[1])).victim
-    except Unknown:
+        return named[0].price(PriceQuery(CLASSES, named[1])).victim
+    except UnknownPrice:
         return None
 
 
-def price_alone(name: str) -> Passes | None:
+def price_alone(name: str) -> PassesPerImage | None:
     """The price of an attack by its defaults; None for one that holds others, or looks through attention."""
     try:
         return None if ATTACKS[name].needs_attention else price(name)

@@ -78,6 +78,6 @@ def lp_ball(text: str) -> LpBall:
 def _build(key: str, text: str, kind: Any, ball: LpBall) -> tuple[Any, str]:
     """An object and its canonical text."""
     try:
-        return attack_text.part(text, kind, ball)
+        return attack_text.parse_part(text, kind, ball)
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from error

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.attacks.test_closed_form import gain
 from tests.conftest import batch, linear_victim
 from vitattack.attacks import attack_text
-from vitattack.attacks.black_box.square import BLOCK, Square
+from vitattack.attacks.black_box.square import QUERIES_PER_DRAW, Square
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
@@ -47,7 +47,7 @@ def test_more_queries_begin_as_fewer_do(norm: str) -> None:
     victim, _ = linear_victim()
     x, y = batch(2)
     runs: dict[int, list[Tensor]] = {}
-    for queries in (BLOCK + 7, BLOCK + 60):
+    for queries in (QUERIES_PER_DRAW + 7, QUERIES_PER_DRAW + 60):
         points = runs[queries] = []
         handle = victim.register_forward_hook(lambda module, args, out, points=points: points.append(args[0].clone()))
         Square(BALLS[norm], queries)(victim, x, y, rng=SampleRng(0, (0, 1)))

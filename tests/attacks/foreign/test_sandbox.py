@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack.flags import Flag, doubts_of
-from vitattack.attacks.foreign.sandbox import fenced, judged, quiet, seed_of, seeded
+from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed, seed_of, seeded
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
 from vitattack.models.victim import Victim
@@ -62,11 +62,11 @@ def test_failures_are_one_line_and_leave_the_victim_as_found(toy: Victim, toy_im
     rng = SampleRng(0, tuple(range(12)))
     with (
         pytest.raises(VitattackError, match="^theirs failed: ValueError first$"),
-        fenced("theirs", toy, x, rng) as inside,
+        sandboxed("theirs", toy, x, rng) as call,
     ):
-        assert not inside.model.training and not toy.training
+        assert not call.model.training and not toy.training
         raise ValueError("first\nsecond")
-    with pytest.raises(RuntimeError, match="out of memory"), fenced("theirs", toy, x, rng):
+    with pytest.raises(RuntimeError, match="out of memory"), sandboxed("theirs", toy, x, rng):
         raise RuntimeError("CUDA out of memory")  # so that the run can halve the batch
     assert toy.training and not toy._forward_hooks
     assert all(p.requires_grad for p in toy.parameters())
@@ -79,7 +79,7 @@ def test_candidates_outside_the_budget_are_dropped(toy: Victim, toy_images: tupl
     found[1] = float("nan")
     with torch.no_grad():
         y[2] = (y[2] + 1) % 10  # wrong where it stands
-    seen = judged(toy, BALL, x, y, found)
+    seen = judge_candidates(toy, BALL, x, y, found)
     assert torch.equal(seen.x_adv, x)
     assert seen.outside.nonzero().flatten().tolist() == [0, 1]
     assert seen.fooled.nonzero().flatten().tolist() == [2]

@@ -209,8 +209,8 @@ def test_a_model_without_attention_is_refused() -> None:
 
 def test_texts_name_the_hooks() -> None:
     ball = parse_threat("linf:8/255")
-    hook, text = attack_text.part("aas_at(every=3, floor=0.01, per=head)", Hook, ball)
+    hook, text = attack_text.parse_part("aas_at(every=3, floor=0.01, per=head)", Hook, ball)
     assert isinstance(hook, AasAt) and hook.per == "head" and text == "aas_at(per=head, every=3)"
     for wrong in ("aas_at(every=0)", "aas_at(floor=2)", "aas_at(most=1)", "aas_at(preset=other)", "ard(epochs=0)"):
         with pytest.raises(UsageError):
-            attack_text.part(wrong, Hook, ball)
+            attack_text.parse_part(wrong, Hook, ball)

@@ -22,7 +22,7 @@ X, Y = toy_pictures(6), torch.arange(6)
 
 
 def at() -> Objective:
-    made: Objective = attack_text.part("pgd_at(inner=pgd(steps=2))", Objective, parse_threat("linf:8/255"))[0]
+    made: Objective = attack_text.parse_part("pgd_at(inner=pgd(steps=2))", Objective, parse_threat("linf:8/255"))[0]
     return made
 
 
@@ -107,7 +107,9 @@ def test_ard_grows_to_the_plain_attack() -> None:
 def test_attacks_that_ask_about_some_of_the_images_are_refused(hook: Ard | Prm) -> None:
     run = run_of(tiny_vit())
     hook.start(run)
-    several = attack_text.part("pgd_at(inner=restarts(2, pgd(steps=2)))", Objective, parse_threat("linf:8/255"))[0]
+    several = attack_text.parse_part("pgd_at(inner=restarts(2, pgd(steps=2)))", Objective, parse_threat("linf:8/255"))[
+        0
+    ]
     with pytest.raises(UsageError, match=r"a single gradient attack.*inner=pgd"):
         hook.objective(several, run)
     with pytest.raises(UsageError, match=r"a single gradient attack"):

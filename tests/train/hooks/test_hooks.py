@@ -25,7 +25,7 @@ Y = torch.tensor([0, 1, 2, 3, 0])
 
 
 def hook(text: str) -> Hook:
-    made: Hook = attack_text.part(text, Hook, LpBall("linf", 8 / 255))[0]
+    made: Hook = attack_text.parse_part(text, Hook, LpBall("linf", 8 / 255))[0]
     return made
 
 
@@ -115,7 +115,7 @@ def test_the_budget_grows_by_epochs_and_steps_keep_their_length() -> None:
     assert [warm.eps(4.0, e) for e in (0, 2, 3, 7, 9, 10, 50)] == pytest.approx([0, 0, 0.4, 2, 2.8, 4, 4])
     sine = EpsWarmup(epochs=4, shape="sine")
     assert [sine.eps(1.0, e) for e in (0, 2, 4)] == pytest.approx([0, math.sin(math.pi / 4), 1])
-    base = attack_text.part("fgsm(kind=rs, step=1.5)", Objective, LpBall("linf", 0.1))[0]
+    base = attack_text.parse_part("fgsm(kind=rs, step=1.5)", Objective, LpBall("linf", 0.1))[0]
     made = EpsWarmup(10).objective(base, run_state(affine(), epoch=3))
     assert isinstance(made, AdversarialCrossEntropy)
     assert made.inner.ball.limit == pytest.approx(0.03)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ Y = torch.tensor([1, 3])
 
 
 def objective(text: str, ball: LpBall = BALL) -> Objective:
-    made: Objective = attack_text.part(text, Objective, ball)[0]
+    made: Objective = attack_text.parse_part(text, Objective, ball)[0]
     return made
 
 

@@ -24,12 +24,12 @@ from vitattack.attacks.base import (
     InBall,
     Traits,
     blank_evidence,
-    inherited,
-    recall,
+    inherited_traits,
+    recall_attack,
     refuse_nesting,
 )
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
@@ -88,7 +88,7 @@ class AAS(InBall):
 
     @property
     def traits(self) -> Traits:
-        inner = inherited(self.parts)
+        inner = inherited_traits(self.parts)
         return replace(
             inner,
             plain_only=True,
@@ -97,10 +97,10 @@ class AAS(InBall):
             attention=True,
         )
 
-    def price(self, asked: Asked) -> Price:
+    def price(self, query: PriceQuery) -> Price:
         """The plain attack, then the attack through each view; with a report once more by the protocol of the paper."""
-        plain = self.inner.price(asked)
-        through_view = self.inner.price(asked.through_view()).more(1)
+        plain = self.inner.price(query)
+        through_view = self.inner.price(query.through_view()).more(1)
         price = plain.more(1).plus(through_view.times(min(self.keep, self.search.candidates)))
         return price.plus(plain).more(3) if self.referee and self.mode == "surrogate" else price
 
@@ -165,7 +165,7 @@ class AAS(InBall):
         """The prepared attack from what was found before."""
         assert isinstance(victim, Victim)
         found = Found(**{name: _frozen(value) for name, value in content["found"].items()})
-        inner = recall(self.inner, victim, content["inner"])
+        inner = recall_attack(self.inner, victim, content["inner"])
         return replace(self, found=found, inner=inner, layers=self._probe(victim))
 
     # Per batch.
@@ -259,7 +259,7 @@ class AAS(InBall):
         evidence["scaled_fooled"] = on_scaled
         evidence["scaled_examples_fool_plain"] = on_plain
 
-    def aside(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
+    def on_misclassified(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
         """Samples the plain model errs on are not attacked, but the paper's protocol counts them on the scaled model."""
         if not self.referee or self.mode != "surrogate" or len(x) == 0:
             return {}

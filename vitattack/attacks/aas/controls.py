@@ -32,8 +32,8 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
 
 def with_bases(attacks: Sequence[AttackSource]) -> list[AttackSyntax]:
     """The attacks, and the base attack of every AAS among them, which its controls are measured by."""
-    named = [attack_text.example(each) for each in attacks]
-    bases = [attack_text.held(each.syntax) for each in named if each.attack.traits.attention]
+    named = [attack_text.example_attack(each) for each in attacks]
+    bases = [attack_text.inner_syntax(each.syntax) for each in named if each.attack.traits.attention]
     if not bases:
         raise UsageError("--controls belongs to a run of aas: add an attack such as aas+pgd")
     return _distinct([*(each.syntax for each in named), *(base for base in bases if base is not None)])
@@ -54,7 +54,7 @@ def _distinct(attacks: Sequence[AttackSyntax]) -> list[AttackSyntax]:
 def _aas_runs(evaluation: Evaluation) -> Iterator[tuple[Result, AttackSyntax]]:
     """Every run of AAS with its base attack; controls of other runs are left out."""
     for result in evaluation.results:
-        inner = attack_text.held(evaluation.syntax[result.job.attack])
+        inner = attack_text.inner_syntax(evaluation.syntax[result.job.attack])
         if inner is None or result.section("referee") is None:
             continue
         if result.job.attack not in [control.text for control in _controls_of(inner)]:
@@ -62,7 +62,7 @@ def _aas_runs(evaluation: Evaluation) -> Iterator[tuple[Result, AttackSyntax]]:
 
 
 def _controls_of(inner: AttackSyntax) -> list[AttackSyntax]:
-    return [attack_text.holding(name, inner) for name in ("random_scales", "scale_search", "fp64")]
+    return [attack_text.wrapped_in(name, inner) for name in ("random_scales", "scale_search", "fp64")]
 
 
 def _restarts(evaluation: Evaluation, result: Result, inner: AttackSyntax) -> AttackSyntax:
@@ -80,7 +80,7 @@ def _restarts(evaluation: Evaluation, result: Result, inner: AttackSyntax) -> At
     # two forwards, the clean one and the judge's, are paid once whatever the number of restarts
     again = sum(r.forwards + r.backwards - 2 for r in plain.records if r.index in standing) / attacked
     count = 1 + round((spent - first) / again) if again else 2
-    return attack_text.holding("restarts", inner, min(max(2, count), 1000))
+    return attack_text.wrapped_in("restarts", inner, min(max(2, count), 1000))
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:

@@ -8,7 +8,7 @@ from vitattack.attacks.base import Assurance
 from vitattack.attacks.black_box.square import square
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.losses import Margin
-from vitattack.attacks.price import AROUND, Asked
+from vitattack.attacks.price import CLEAN_AND_VERDICT, PriceQuery
 from vitattack.threats.lp import LpBall
 
 
@@ -20,5 +20,7 @@ def assurance(ball: LpBall, first: int) -> Assurance:
     probe = Stages(
         (square(ball, queries=QUERIES), apgd_ce(ball, steps=STEPS), apgd(ball, steps=STEPS, loss=Margin())), fresh=True
     )
-    price = AROUND.plus(probe.price(Asked(classes=2, threat=ball)).victim)  # no stage of it counts classes
+    price = CLEAN_AND_VERDICT.plus(
+        probe.price(PriceQuery(classes=2, threat=ball)).victim
+    )  # no stage of it counts classes
     return Assurance(probe, autoattack(ball), int(price.total), first, first + len(PROBE))

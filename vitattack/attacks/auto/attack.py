@@ -28,7 +28,7 @@ from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
 from vitattack.attacks.gradient.variants import pgd
 from vitattack.attacks.losses import AnyLoss, Margin
-from vitattack.attacks.price import Asked, Passes, Price, sum_of
+from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, sum_of
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
@@ -44,8 +44,8 @@ SCALE = 0.3  # of the attention scores, in the view
 WATCHED = 16  # images of a block that are looked at beforehand
 LOOKS = 2  # forwards of the block's first image before any stage
 MANY_CLASSES = 10**9  # more than any number of targets
-# Passes around a stage: the clean forward, the confirmation of a claim, the judge's looks, the second of which may be a pair.
-AROUND = 5
+# Passes around a stage: clean forward, confirmation of a claim, and verdicts of the judge, the second of which may be two.
+STAGE_OVERHEAD = 5
 
 
 class Stage(NamedTuple):
@@ -55,9 +55,9 @@ class Stage(NamedTuple):
     attack: Attack
     scale: float = 1.0
 
-    def price(self, asked: Asked) -> Passes:
+    def price(self, query: PriceQuery) -> PassesPerImage:
         """The passes of a sample it does not break."""
-        return self.attack.price(asked if self.scale == 1 else asked.through_view()).victim
+        return self.attack.price(query if self.scale == 1 else query.through_view()).victim
 
 
 @dataclass(frozen=True)
@@ -113,21 +113,21 @@ class Auto(InBall):
 
     def report(self, run: Run) -> tuple[Section, ...]:
         own = report_sections(run, budget=self.passes, converges=self.until is not None)
-        return (*own, *stages.section(self.stage_names(run.job.attack), run, noted=False))
+        return (*own, *stages.stage_section(self.stage_names(run.job.attack), run, in_notes=False))
 
-    def price(self, asked: Asked) -> Price:
+    def price(self, query: PriceQuery) -> Price:
         """Of a sample that stays among the nearest, on a model whose attention does not saturate; others skip the round.
 
         What the assurance adds is at most 15 % of that, unless it escalates.
         """
-        spent = sum_of(stage.price(asked) for stage in self.opening).plus(Passes(LOOKS))
-        rounds = [stage.price(asked) for stage in self.rounds]
+        spent = sum_of(stage.price(query) for stage in self.opening).plus(PassesPerImage(LOOKS))
+        rounds = [stage.price(query) for stage in self.rounds]
         if self.passes is None:
             return Price(spent.plus(sum_of(rounds)))
         turn = sum_of(rounds)
-        spent = spent.plus(turn.times(max(0, self.passes - AROUND - spent.total) // turn.total))
+        spent = spent.plus(turn.times(max(0, self.passes - STAGE_OVERHEAD - spent.total) // turn.total))
         for passes in rounds:
-            if spent.total + passes.total + AROUND <= self.passes:
+            if spent.total + passes.total + STAGE_OVERHEAD <= self.passes:
                 spent = spent.plus(passes)
         return Price(spent)
 
@@ -142,13 +142,13 @@ class Auto(InBall):
 
     def dearest(self, stage: Stage) -> int:
         """What a stage may cost a sample of a model with any number of classes."""
-        return int(stage.price(Asked(MANY_CLASSES, self.ball)).total)
+        return int(stage.price(PriceQuery(MANY_CLASSES, self.ball)).total)
 
     def check_budget(self, least: int) -> None:
         """Refuses a budget that a stage, with all that goes around it, does not fit into."""
-        if self.passes is not None and self.passes < least + AROUND:
+        if self.passes is not None and self.passes < least + STAGE_OVERHEAD:
             raise UsageError(
-                f"a budget of {self.passes} passes pays for no stage of auto: give at least {least + AROUND}"
+                f"a budget of {self.passes} passes pays for no stage of auto: give at least {least + STAGE_OVERHEAD}"
             )
 
     def with_loss(self, loss: AnyLoss) -> Auto:
@@ -247,7 +247,7 @@ class _Block:
         for stage in stages:
             left = self.standing(rows)
             if self.auto.passes is not None:
-                left = left[self._passes[left] + self._most(stage) + AROUND <= self.auto.passes]
+                left = left[self._passes[left] + self._most(stage) + STAGE_OVERHEAD <= self.auto.passes]
             for at in range(0, len(left), self.auto.chunk):
                 self._run(stage, left[at : at + self.auto.chunk], turn)
         return before - len(self.standing())

@@ -8,7 +8,7 @@ from math import comb
 from typing import Any
 
 from vitattack.attacks.auto.numbering import MOST, NAMES, PROBE, STAGES
-from vitattack.attacks.base import BLIND
+from vitattack.attacks.base import BLIND_SHARE
 from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
 from vitattack.records.result import label
@@ -161,7 +161,7 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
         return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat} --data "{job.data}"'
 
     blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
-    if blind > BLIND * len(left):
+    if blind > BLIND_SHARE * len(left):
         yield (
             f"no stage saw a gradient on {blind} of {len(left)} survivors: gradient attacks are blind here and the number "
             f"is an upper bound; {next_run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"

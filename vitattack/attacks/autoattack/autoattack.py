@@ -7,13 +7,12 @@ from typing import Literal
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.square import square
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.compose import Stages
+from vitattack.attacks.compose import Stages, restarts
 from vitattack.attacks.expectation import Expectation
 from vitattack.attacks.gradient.apgd import AutoStep
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Edge, Start
 from vitattack.attacks.gradient.targets import Aim, Targets, Which
-from vitattack.attacks.gradient.variants import restarts
 from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy
 from vitattack.attacks.minimum_norm.fab import fab, fab_t
 from vitattack.threats.lp import LpBall
@@ -33,9 +32,9 @@ def apgd(
     rho: float = 0.75,
     stop: Stop = "first_success",
 ) -> Gradient:
-    """PGD whose step halves itself where it stops paying: 100 steps from 2 eps, momentum 0.75, back to the best point.
+    """Auto-PGD: 100 steps from 2 eps, halved where progress stalls, with momentum 0.75 and returns to the best point.
 
-    loss=ce is AutoAttack's apgd-ce, loss=dlr its apgd-dlr. Below about 30 steps the checkpoints follow too closely.
+    loss=ce is AutoAttack's apgd-ce, loss=dlr its apgd-dlr. Below about 30 steps the checkpoints are too close together.
     """
     return Gradient(ball, steps, AutoStep(size, rho), loss, start, stop)
 
@@ -48,7 +47,7 @@ def apgd_ce(ball: LpBall, *, steps: int = 100, stop: Stop = "first_success") -> 
 
 @catalogued(paper=CROCE, quick="apgd_dlr(steps=5)")
 def apgd_dlr(ball: LpBall, *, steps: int = 100, stop: Stop = "first_success") -> Gradient:
-    """APGD on the difference-of-logits ratio, a stage of the plus and rand versions of AutoAttack."""
+    """APGD on the difference-of-logits ratio: a stage of AutoAttack's versions plus and rand."""
     return apgd(ball, steps=steps, loss=DLR(), stop=stop)
 
 
@@ -58,7 +57,7 @@ def apgd_t(ball: LpBall, *, steps: int = 100, k: int = 9, loss: Aim = "dlr", sto
     return Targets(apgd(ball, steps=steps, stop=stop), k, "top", loss)
 
 
-# Targets and steps towards each.
+# Number of targets and of steps towards each.
 MM_PRESETS = {"mm3": (3, 20), "mm9": (9, 20), "plus": (9, 100)}
 
 
@@ -70,24 +69,24 @@ def mm(
 
     preset=mm9 has 9 targets, preset=plus 9 targets with 100 steps each.
     """
-    usual_k, usual_steps = MM_PRESETS[preset]
-    inner = apgd(ball, steps=usual_steps if steps is None else steps)
-    return Targets(inner, usual_k if k is None else k, "top", "margin")
+    preset_k, preset_steps = MM_PRESETS[preset]
+    inner = apgd(ball, steps=preset_steps if steps is None else steps)
+    return Targets(inner, preset_k if k is None else k, "top", "margin")
 
 
 @catalogued(paper="common practice", quick="targets(pgd(steps=3), k=2)")
 def targets(inner: Attack, *, k: int = 9, which: Which = "top", loss: Aim = "margin") -> Targets:
-    """The inner attack towards k wrong classes in turn: the likeliest, the runner-up alone, the least likely or random ones."""
+    """The inner attack towards k wrong classes in turn: the likeliest, the runner-up only, the least likely or random ones."""
     return Targets(inner, k, which, loss)
 
 
 @catalogued(paper="Athalye et al., ICML 2018", quick="eot(pgd(steps=2), n=2)")
 def eot(inner: Attack, *, n: int = 20) -> Expectation:
-    """For random models: the inner attack on losses averaged over n forwards per step."""
+    """Expectation over transformation, for random models: the inner attack on losses averaged over n forwards per step."""
     return Expectation(inner, n)
 
 
-# The stages of each version, in AutoAttack's order.
+# Stages of each version, in AutoAttack's order.
 VERSIONS = {
     "standard": ("apgd_ce", "apgd_t", "fab_t", "square"),
     "plus": ("apgd_ce", "apgd_dlr", "fab", "square", "apgd_t", "fab_t"),
@@ -103,24 +102,24 @@ def autoattack(
     steps: int = 100,
     queries: int = 5000,
 ) -> Stages:
-    """AutoAttack by its own protocol, stage by stage, with fooled samples leaving inside every stage.
+    """AutoAttack by its own protocol, stage by stage; fooled samples leave within a stage, not only after it.
 
     standard: apgd_ce, apgd_t and fab_t with 9 targets, square with 5,000 queries. plus: 5 restarts of apgd_ce, apgd_dlr
     and fab, then square, apgd_t, fab_t. rand: apgd_ce and apgd_dlr on losses averaged over 20 forwards. With too few
     classes for DLR the margin takes its place.
     """
-    made: dict[str, Attack]
+    stages: dict[str, Attack]
     dlr = apgd(ball, steps=steps, loss=DLR(fallback=True))
     if version == "rand":
-        made = {"apgd_ce": eot(apgd_ce(ball, steps=steps)), "apgd_dlr": eot(dlr)}
+        stages = {"apgd_ce": eot(apgd_ce(ball, steps=steps)), "apgd_dlr": eot(dlr)}
     else:
-        several = 5 if version == "plus" else 1
-        made = {
-            "apgd_ce": restarts(several, apgd_ce(ball, steps=steps)),
-            "apgd_dlr": restarts(several, dlr),
+        runs = 5 if version == "plus" else 1
+        stages = {
+            "apgd_ce": restarts(runs, apgd_ce(ball, steps=steps)),
+            "apgd_dlr": restarts(runs, dlr),
             "apgd_t": apgd_t(ball, steps=steps),
-            "fab": fab(ball, steps=steps, restarts=several),
+            "fab": fab(ball, steps=steps, restarts=runs),
             "fab_t": fab_t(ball, steps=steps),
             "square": square(ball, queries=queries),
         }
-    return Stages(tuple(made[name] for name in VERSIONS[version]), names=VERSIONS[version])
+    return Stages(tuple(stages[name] for name in VERSIONS[version]), names=VERSIONS[version])

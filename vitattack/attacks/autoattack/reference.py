@@ -1,4 +1,4 @@
-"""The AutoAttack package itself, stage by stage, behind our fence: what our own `autoattack` is compared with."""
+"""The AutoAttack package itself, sandboxed, stage by stage: the reference for our own `autoattack`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitattack.attacks.autoattack.autoattack import VERSIONS
 from vitattack.attacks.autoattack.flags import Flag
 from vitattack.attacks.base import Calibration, Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.foreign.sandbox import fenced, judged, quiet
+from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed
 from vitattack.attacks.losses import AnyLoss
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
@@ -27,7 +27,7 @@ from vitattack.threats.lp import LpBall
 Version = Literal["standard", "plus", "rand"]
 
 STAGES = {version: tuple(name.replace("_", "-") for name in names) for version, names in VERSIONS.items()}
-# The part of the package that runs each stage, and what is set on it.
+# Attribute of the package's AutoAttack that runs each stage, and the values to set on it.
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "apgd-ce": ("apgd", {"loss": "ce"}),
     "apgd-dlr": ("apgd", {"loss": "dlr"}),
@@ -43,7 +43,7 @@ NORMS = {"linf": "Linf", "l2": "L2"}
 
 @cache
 def package() -> str:
-    """The official package where it is installed, else its copy on the package index."""
+    """Name of the official package if it is installed, else of its copy on PyPI."""
     name = next(filter(_is_package, ("autoattack", "pyautoattack")), None)
     if name is None:
         raise UsageError("autoattack_ref runs the AutoAttack package, which is missing: pip install pyautoattack")
@@ -55,20 +55,20 @@ def package() -> str:
 
 
 def _is_package(name: str) -> bool:
-    """Not merely a script of that name in the folder one happens to be in."""
+    """Whether the name is an installed package, not merely a script in the current folder."""
     try:
-        found = importlib.util.find_spec(name)
-    except ValueError:  # something that was put there by hand
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # a module without a spec in sys.modules
         return False
-    return found is not None and found.submodule_search_locations is not None
+    return spec is not None and spec.submodule_search_locations is not None
 
 
 @dataclass(frozen=True)
-class Reference(InBall):
-    """Runs the stages as the package does: each from the clean image, on the samples still standing, with one seed.
+class AutoAttackReference(InBall):
+    """Runs the stages as the package does: each from the clean image, on the survivors, with one seed.
 
-    A sample that no stage fools comes back unchanged. Evidence: `stage` says who broke the sample, `flags` what the
-    package's checks found in the batch.
+    A sample that no stage fools comes back unchanged. Evidence: `stage` is the number of the stage that broke the sample,
+    `flags` are the findings of the package's checks on the batch.
     """
 
     ball: LpBall
@@ -82,7 +82,7 @@ class Reference(InBall):
             if stage not in PARTS:
                 raise UsageError(did_you_mean("stage of autoattack_ref", stage, PARTS))
         if not self.stages:
-            raise UsageError("autoattack_ref has no stage: leave stages out, or name some of " + ", ".join(PARTS))
+            raise UsageError("autoattack_ref has no stage: omit stages, or name some of " + ", ".join(PARTS))
         if self.steps < 1 or self.queries < 1:
             raise UsageError("autoattack_ref needs at least 1 step and 1 query")
 
@@ -93,26 +93,26 @@ class Reference(InBall):
     def stage_names(self, text: str) -> tuple[str, ...]:
         return self.stages
 
-    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Reference:
+    def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> AutoAttackReference:
         package()
         return self
 
-    def with_loss(self, loss: AnyLoss) -> Reference:
-        raise UsageError("the stages of autoattack_ref have losses of their own: use pgd for another loss")
+    def with_loss(self, loss: AnyLoss) -> AutoAttackReference:
+        raise UsageError("the stages of autoattack_ref have losses of their own: use pgd(loss=...)")
 
     def doubts(self) -> tuple[str, ...]:
-        found = []
+        doubts = []
         missing = [stage for stage in STAGES[self.version] if stage not in self.stages]
         if missing:
-            found.append(f"AutoAttack {self.version} is more than was run: {', '.join(missing)} left out")
+            doubts.append(f"AutoAttack {self.version} was run in part: {', '.join(missing)} left out")
         if self.steps < PAPER_STEPS or self.queries < PAPER_QUERIES:
-            found.append(
+            doubts.append(
                 f"AutoAttack makes {PAPER_STEPS} steps and {PAPER_QUERIES} queries, "
                 f"not {self.steps} and {self.queries}: it is stronger than this"
             )
-        return tuple(found)
+        return tuple(doubts)
 
-    @torch.no_grad()  # as in the package, whose parts ask for gradients where they want some
+    @torch.no_grad()  # as in the package, whose parts enable gradients where they need them
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         evidence["stage"] = torch.full_like(evidence["first_fooled"], -1)
@@ -134,38 +134,38 @@ class Reference(InBall):
             if stage not in fitting or len(active) == 0:
                 continue
             x_adv, fooled = self._stage(stage, classes, victim, x[active], y[active], rng, active, evidence)
-            gone = active[fooled]
-            result[gone] = x_adv[fooled]
-            evidence["fooled"][gone] = True
-            evidence["stage"][gone] = number
+            leaving = active[fooled]
+            result[leaving] = x_adv[fooled]
+            evidence["fooled"][leaving] = True
+            evidence["stage"][leaving] = number
             active = active[~fooled]
         return Crafted(result, evidence)
 
     def _check(self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]) -> int:
-        """The package's checks of the model, as flags over the batch; returns the number of classes."""
-        found = Flag(0)
-        with fenced("autoattack_ref", victim, x, rng) as inside:
+        """Run the package's checks of the model, flag the batch and return the number of classes."""
+        flags = Flag(0)
+        with sandboxed("autoattack_ref", victim, x, rng) as call:
             checks = importlib.import_module(f"{package()}.checks")
             single = x.float()
             if self.version != "rand":
-                with quiet() as said:
-                    checks.check_randomized(inside.model, single, y, bs=len(x))
-                found |= Flag.RANDOM if said else Flag(0)
-            with quiet() as said:
-                classes = int(checks.check_range_output(inside.model, single))
-            found |= Flag.PROBABILITIES if said else Flag(0)
-            # this one counts calls by a trace of its own, in a table that it never clears
+                with quiet() as messages:
+                    checks.check_randomized(call.model, single, y, bs=len(x))
+                flags |= Flag.RANDOM if messages else Flag(0)
+            with quiet() as messages:
+                classes = int(checks.check_range_output(call.model, single))
+            flags |= Flag.PROBABILITIES if messages else Flag(0)
+            # this check counts calls with sys.settrace, in a table that it never clears
             checks.funcs.update(dict.fromkeys(checks.funcs, 0))
             trace = sys.gettrace()
             try:
-                with quiet() as said, torch.enable_grad():
-                    checks.check_dynamic(inside.model, single)
+                with quiet() as messages, torch.enable_grad():
+                    checks.check_dynamic(call.model, single)
             finally:
                 sys.settrace(trace)
-            found |= Flag.DYNAMIC if said else Flag(0)
-        for name, rows in inside.shares(x).items():
+            flags |= Flag.DYNAMIC if messages else Flag(0)
+        for name, rows in call.shares(x).items():
             evidence[name] += rows
-        evidence["flags"] |= int(found)
+        evidence["flags"] |= int(flags)
         return classes
 
     def _stage(
@@ -179,30 +179,30 @@ class Reference(InBall):
         active: Tensor,
         evidence: dict[str, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """One stage on the samples still standing: its candidates, and which of them fool the plain victim."""
-        with fenced(f"stage {stage} of autoattack_ref", victim, x, rng) as inside:
-            part = self.part(stage, classes, inside.model, inside.seed, x.device)
-            found = part.perturb(x.float(), y.clone())
-        for name, rows in inside.shares(x).items():
+        """Run one stage on the survivors: its candidates, and which of them fool the plain victim."""
+        with sandboxed(f"stage {stage} of autoattack_ref", victim, x, rng) as call:
+            part = self.part(stage, classes, call.model, call.seed, x.device)
+            candidates = part.perturb(x.float(), y.clone())
+        for name, rows in call.shares(x).items():
             evidence[name][active] += rows
-        seen = judged(victim, self.ball, x, y, found)
+        judged = judge_candidates(victim, self.ball, x, y, candidates)
         evidence["forwards"][active] += victim.look
-        if any("zero gradient" in said for said in inside.said):
+        if any("zero gradient" in warning for warning in call.warnings):
             evidence["flags"][active] |= Flag.ZERO_GRADIENT
-        return seen.x_adv, seen.fooled
+        return judged.x_adv, judged.fooled
 
     def whole(self, model: nn.Module, seed: int, device: torch.device) -> Any:
-        """The package's AutoAttack, set to the version and the budget."""
+        """Instantiate the package's AutoAttack for the version and the budget."""
         settings = {"norm": NORMS[self.ball.norm], "eps": self.ball.eps, "seed": seed, "version": self.version}
         if package() == "autoattack":
             settings["verbose"] = False
         return importlib.import_module(package()).AutoAttack(model, device=device, **settings)
 
     def part(self, stage: str, classes: int, model: nn.Module, seed: int, device: torch.device) -> Any:
-        """The package's attack of one stage, with the settings of the version."""
+        """The package's attack for one stage, with the settings of the version."""
         attribute, values = PARTS[stage]
         part = getattr(self.whole(model, seed, device), attribute)
-        part.logger = None  # its checks then warn, and warnings are collected
+        part.logger = None  # without a logger its checks warn, and warnings are collected
         part.seed = seed
         part.n_target_classes = min(getattr(part, "n_target_classes", 9), classes - 1)
         for key, value in values.items():
@@ -213,7 +213,7 @@ class Reference(InBall):
             part.n_iter = self.steps
         elif self.steps != PAPER_STEPS:
             part.n_iter = part.n_iter_orig = self.steps
-            # the checkpoints of APGD's paper
+            # checkpoints as in the paper
             for key, portion in (("n_iter_2", 0.22), ("n_iter_min", 0.06), ("size_decr", 0.03)):
                 setattr(part, key, max(int(portion * self.steps), 1))
         return part
@@ -231,11 +231,11 @@ def autoattack_ref(
     stages: tuple[str, ...] | None = None,
     steps: int = PAPER_STEPS,
     queries: int = PAPER_QUERIES,
-) -> Reference:
-    """AutoAttack as the package `autoattack` or `pyautoattack` runs it, judged by us; `autoattack` is our own and faster.
+) -> AutoAttackReference:
+    """AutoAttack as run by the package `autoattack` or `pyautoattack`, judged by us; our own `autoattack` is faster.
 
     standard is apgd-ce, apgd-t, fab-t, square; plus adds apgd-dlr, fab and restarts; rand averages over the model's noise.
     `stages` runs some of them, with the settings of the version. All rows of a batch share a seed, so results depend on
-    the batch size. Fewer than 10 classes: all other classes are targets; fewer than 4: without the stages that need DLR.
+    the batch size. With fewer than 10 classes all others are targets; with fewer than 4, stages that need DLR are left out.
     """
-    return Reference(ball, version, STAGES[version] if stages is None else stages, steps, queries)
+    return AutoAttackReference(ball, version, STAGES[version] if stages is None else stages, steps, queries)

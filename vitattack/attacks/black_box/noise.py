@@ -1,4 +1,4 @@
-"""Noise without any attack: what every attack has to beat."""
+"""Random noise: the baseline that every attack has to beat."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
-from vitattack.attacks.gradient.starts import Start
+from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.gradient.starts import Gauss, Start, Uniform
 from vitattack.attacks.losses import AnyLoss
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -21,7 +22,7 @@ from vitattack.threats.lp import LpBall
 
 @dataclass(frozen=True)
 class Noise(InBall):
-    """Random points of the ball, each tried once on the samples still standing."""
+    """Random points of the ball, each tried on the survivors."""
 
     ball: LpBall
     start: Start
@@ -32,13 +33,13 @@ class Noise(InBall):
             raise UsageError(f"{self.tries} tries show nothing: use at least 1")
 
     def with_loss(self, loss: AnyLoss) -> Noise:
-        raise UsageError("noise follows no loss: hold another attack")
+        raise UsageError("noise has no loss to replace: wrap another attack, such as pgd")
 
-    def price(self, asked: Asked) -> Price:
-        return Price().more(asked.look * self.tries)
+    def price(self, query: PriceQuery) -> Price:
+        return Price().more(query.look * self.tries)
 
     def doubts(self) -> tuple[str, ...]:
-        return ("noise is a baseline: it says nothing about an attacker who looks at the model",)
+        return ("noise is a baseline: it says nothing about an attacker who queries the model",)
 
     @torch.no_grad()
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
@@ -58,3 +59,15 @@ class Noise(InBall):
                 evidence["fooled"][active[fooled]] = True
                 active = active[~fooled]
         return Crafted(result, evidence)
+
+
+@catalogued(paper="baseline", quick="random(tries=3)", black_box=True)
+def random(ball: LpBall, *, tries: int = 1) -> Noise:
+    """Uniform noise: random points of the ball, tried one after the other."""
+    return Noise(ball, Uniform(), tries)
+
+
+@catalogued(paper="baseline", quick="gaussian(tries=3)", black_box=True)
+def gaussian(ball: LpBall, *, std: float = 1.0, tries: int = 1) -> Noise:
+    """Normal noise with a standard deviation of `std` eps per pixel, projected into the ball."""
+    return Noise(ball, Gauss(std * ball.eps if ball.eps else std), tries)

@@ -1,4 +1,4 @@
-"""Square: random search by square patches that asks for logits only (Andriushchenko et al., ECCV 2020)."""
+"""Square: random search with square patches, from logits alone (Andriushchenko et al., ECCV 2020)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -22,19 +22,19 @@ from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
 
-# Uniform numbers in the shape of a tensor whose rows are the samples of the streams.
+# Draws uniform numbers in the shape of a tensor, a row per sample.
 Draw = Callable[[SampleRng, Tensor], Tensor]
-# The share of the image that a square covers halves after each of these queries, counted in a run of 10,000.
+# The share of the image covered by a square halves after each of these queries, for a run of 10,000.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-# Queries drawn at once: a generator per sample and query would cost more than the query.
-BLOCK = 250
+# Queries whose random numbers are drawn at once: a generator per sample and query would cost more than the query.
+QUERIES_PER_DRAW = 250
 
 
 @dataclass(frozen=True)
 class Square(InBall):
-    """Vertical stripes (linf) or tiles (l2), then one square at a random place per query, kept where the loss grows.
+    """Starts with vertical stripes (linf) or tiles (l2), then tries one random square per query and keeps improvements.
 
-    A start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each
+    The start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each
     sample has its own squares. They reach the last row and column, as in the paper; the released code stops one short.
     """
 
@@ -51,14 +51,16 @@ class Square(InBall):
         if not 0 < self.p <= 1:
             raise UsageError(f"p={self.p:g} is no share of the image: use more than 0 and at most 1, such as 0.8")
         if isinstance(self.loss, Remembering):
-            raise UsageError("square compares one loss over all its queries: use margin, ce or another plain loss")
+            raise UsageError(
+                "square needs a loss that is the same for all queries: use margin, ce or another plain loss"
+            )
 
     @property
     def traits(self) -> Traits:
         return Traits(near_boundary=True)
 
-    def price(self, asked: Asked) -> Price:
-        return Price().more(asked.look * (self.queries + 1))
+    def price(self, query: PriceQuery) -> Price:
+        return Price().more(query.look * (self.queries + 1))
 
     def with_loss(self, loss: AnyLoss) -> Square:
         return replace(self, loss=loss)
@@ -84,23 +86,23 @@ class Square(InBall):
             if t == 0:
                 trial = self._start(x, rng.child("start"))
             else:
-                number, row = divmod(t - 1, BLOCK)
+                number, row = divmod(t - 1, QUERIES_PER_DRAW)
                 if row == 0:
-                    wanted = min(BLOCK, self.queries - t + 1), self._numbers(x)
-                    noise = self.draw(rng[active].child("queries", number), _double(len(active), *wanted))
+                    size = min(QUERIES_PER_DRAW, self.queries - t + 1), self._numbers(x)
+                    noise = self.draw(rng[active].child("queries", number), _double(len(active), *size))
                 trial = self._propose(x, best, noise[:, row], t - 1)
             logits = victim(trial)
             evidence["forwards"][active] += victim.look
             fooled = losses.is_fooled(victim.verdict(trial, logits), y)
-            found = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
-            better = found > score
-            score = torch.where(better, found, score)
+            values = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
+            better = values > score
+            score = torch.where(better, values, score)
             best = torch.where(per_row(better | (t == 0), x), trial, best)
             if bool(fooled.any()):
-                gone, keep = active[fooled], ~fooled
-                result[gone] = trial[fooled]
-                evidence["fooled"][gone] = True
-                evidence["first_fooled"][gone] = t
+                leaving, keep = active[fooled], ~fooled
+                result[leaving] = trial[fooled]
+                evidence["fooled"][leaving] = True
+                evidence["first_fooled"][leaving] = t
                 x, y, active, best, score = (rows[keep] for rows in (x, y, active, best, score))
                 noise = noise[keep.cpu()] if t else noise
                 if len(active) == 0:
@@ -108,15 +110,15 @@ class Square(InBall):
         result[active] = best
 
     def side(self, t: int, height: int, width: int) -> int:
-        """Of the square of query `t` (from 0), in pixels; odd in l2, whose pattern has a centre."""
-        at = int(t / self.queries * 10_000) if self.rescale else t
-        p = self.p / 2 ** sum(at > halving for halving in HALVINGS)
+        """Side of the square of query `t` (from 0) in pixels; odd in l2, whose pattern has a centre."""
+        t = int(t / self.queries * 10_000) if self.rescale else t
+        p = self.p / 2 ** sum(t > halving for halving in HALVINGS)
         side = round(math.sqrt(p * height * width))
         side = max(side, 1) if self.ball.norm == "linf" else max(side, 3) // 2 * 2 + 1
         return min(side, height, width)
 
     def _numbers(self, x: Tensor) -> int:
-        """Random numbers per query: places and, in l2, an orientation; then a sign per channel."""
+        """Random numbers per query: positions and, in l2, an orientation; then a sign per channel."""
         return x.shape[1] + (2 if self.ball.norm == "linf" else 5)
 
     def _start(self, x: Tensor, rng: SampleRng) -> Tensor:
@@ -134,7 +136,7 @@ class Square(InBall):
         for i, (top, left) in enumerate(places):
             pattern = _pattern(side, noise[:, i, 0], x)
             delta[:, :, top : top + side, left : left + side] = pattern * signs[:, i, :, None, None]
-        return self._at_full_length(x, delta)
+        return self._at_full_budget(x, delta)
 
     def _propose(self, x: Tensor, best: Tensor, noise: Tensor, t: int) -> Tensor:
         height, width = x.shape[-2:]
@@ -146,21 +148,21 @@ class Square(InBall):
         second = _Window(noise[:, 2], noise[:, 3], side, x)
         signs = _signs(noise[:, 5:], x)[:, :, None, None]
         delta = best - x
-        # the new pattern takes the place of the first window, and the strength of both and of what the budget leaves
-        strength = _norm(delta * (first.mask | second.mask)).square()
+        # the new pattern replaces the first window and takes the energy of both windows and of the unused budget
+        energy = _norm(delta * (first.mask | second.mask)).square()
         spare = (self.ball.eps**2 - _norm(delta, (1, 2, 3)).square()).clamp_min(0) / x.shape[1]
         old = delta[first.index]
         new = _pattern(side, noise[:, 4], x) * signs + old / (1e-12 + _norm(old))
         delta[second.index] = 0.0
-        delta[first.index] = new / (1e-12 + _norm(new)) * (spare + strength).sqrt()
-        return self._at_full_length(x, delta)
+        delta[first.index] = new / (1e-12 + _norm(new)) * (spare + energy).sqrt()
+        return self._at_full_budget(x, delta)
 
-    def _at_full_length(self, x: Tensor, delta: Tensor) -> Tensor:
+    def _at_full_budget(self, x: Tensor, delta: Tensor) -> Tensor:
         return self.ball.project(x, x + self.ball.eps * delta / (_norm(delta, (1, 2, 3)) + 1e-12))
 
 
 class _Window:
-    """A square at a place of its own in each image, as a mask and as an index."""
+    """A square window at a different position in each image, as a mask and as an index."""
 
     def __init__(self, down: Tensor, across: Tensor, side: int, x: Tensor) -> None:
         height, width = x.shape[-2:]
@@ -179,7 +181,7 @@ class _Window:
 
 
 def _double(*shape: int) -> Tensor:
-    """Places are computed from these on the CPU: in single precision the largest number would round to one."""
+    """Positions are computed from float64 on the CPU, since the largest number would round to one in float32."""
     return torch.empty(shape, dtype=torch.float64)
 
 
@@ -193,7 +195,7 @@ def _norm(values: Tensor, dim: tuple[int, ...] = (2, 3)) -> Tensor:
 
 
 def _pattern(side: int, turn: Tensor, like: Tensor) -> Tensor:
-    """(B, 1, side, side) the l2 pattern, turned for every other sample."""
+    """(B, 1, side, side) l2 pattern, upright or turned by a random number per sample."""
     upright = _hills(side).to(like)
     return torch.where((turn > 0.5).to(like.device)[:, None, None], upright.T, upright)[:, None]
 
@@ -204,7 +206,7 @@ def _hills(side: int) -> Tensor:
 
     def hill(height: int, width: int) -> Tensor:
         rings = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64)
-        levels = rings.pow(-2).flip(0).cumsum(0).flip(0)  # from the top down to the foot
+        levels = rings.pow(-2).flip(0).cumsum(0).flip(0)  # from the top down
         down, across = ((torch.arange(size) - size // 2).abs() for size in (height, width))
         values = levels[torch.maximum(down[:, None], across)]
         return values / _norm(values, (0, 1)).clamp_min(1e-12)
@@ -219,7 +221,7 @@ def square(
 ) -> Square:
     """Random search without gradients: 5000 queries, each tries one square patch and keeps it if the margin grows.
 
-    `p` is the share of the image the first squares cover. Its halvings are those of a run of 10,000 queries whatever
-    `queries` says, as AutoAttack has it; rescale=True squeezes all of them into the run.
+    `p` is the share of the image that the first squares cover. It halves on the schedule of 10,000 queries whatever
+    `queries` is, as in AutoAttack; rescale=True fits the schedule to the run.
     """
     return Square(ball, queries, p, loss, rescale)

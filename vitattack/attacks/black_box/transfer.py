@@ -1,4 +1,4 @@
-"""Candidates crafted on another model, the source; the victim is asked for a verdict and nothing else."""
+"""Transfer attack: candidates crafted on another model, the source; the victim gives verdicts only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitattack.attacks import losses
-from vitattack.attacks.base import Attack, Calibration, Crafted, InBall, Traits, blank_evidence, inherited, recall
+from vitattack.attacks.base import (
+    Attack,
+    Calibration,
+    Crafted,
+    InBall,
+    Traits,
+    blank_evidence,
+    inherited_traits,
+    recall_attack,
+)
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
@@ -27,10 +36,10 @@ from vitattack.threats.lp import LpBall
 
 @dataclass(frozen=True)
 class Transfer(InBall):
-    """Runs the inner attack on the source, with the true labels; the victim looks at what came out.
+    """Runs the inner attack on the source with the true labels, then asks the victim for verdicts.
 
-    `fooled`, `forwards` and `backwards` are about the victim, as in every attack. What the source spent and all that the
-    inner attack says is evidence under names that begin with `source_`.
+    `fooled`, `forwards` and `backwards` are about the victim, as in every attack. Passes through the source and evidence
+    of the inner attack have names that begin with `source_`.
     """
 
     ball: LpBall
@@ -41,7 +50,7 @@ class Transfer(InBall):
         if self.source not in zoo_entries() and not self.source.startswith(("timm:", "hf-hub:")):
             raise UsageError(did_you_mean("source model", self.source, [*zoo_entries(), "timm:ARCH.TAG"]))
         if self.inner.traits.sources:
-            raise UsageError("transfer does not hold another transfer: name one source, or several in worst(...)")
+            raise UsageError("transfer cannot wrap another transfer: name one source, or several in worst(...)")
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -53,13 +62,13 @@ class Transfer(InBall):
 
     @property
     def traits(self) -> Traits:
-        # plain only: through a view of the victim the same candidates would come out
+        # plain only: candidates do not depend on a view of the victim
         near = self.inner.traits.near_boundary
-        return replace(inherited(self.parts), plain_only=True, sources=(self.source,), near_boundary=near)
+        return replace(inherited_traits(self.parts), plain_only=True, sources=(self.source,), near_boundary=near)
 
-    def price(self, asked: Asked) -> Price:
-        """The victim only looks; crafting is paid on the source."""
-        return Price(sources=((self.source, self.inner.price(asked).victim),)).more(asked.look)
+    def price(self, query: PriceQuery) -> Price:
+        """Price of one verdict of the victim, and of crafting on the source."""
+        return Price(sources=((self.source, self.inner.price(query).victim),)).more(query.look)
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Transfer:
         source = self._model(victim)
@@ -67,43 +76,43 @@ class Transfer(InBall):
         if classes != source.num_classes:
             raise UsageError(
                 f"the source '{self.source}' has {source.num_classes} classes, the victim has {classes}: "
-                "choose a source trained for the same ones"
+                "choose a source trained on the same classes"
             )
 
-        def of_its_size() -> tuple[Tensor, Tensor]:
+        def at_source_size() -> tuple[Tensor, Tensor]:
             x, y = calibration()
             return resized(x, source.input_size), y
 
-        return replace(self, inner=self.inner.prepare(source, of_its_size, rng=rng))
+        return replace(self, inner=self.inner.prepare(source, at_source_size, rng=rng))
 
     def learned(self) -> Any:
         return self.inner.learned()
 
     def recall(self, victim: Attackable, content: Any) -> Transfer:
-        return replace(self, inner=recall(self.inner, self._model(victim), content))
+        return replace(self, inner=recall_attack(self.inner, self._model(victim), content))
 
     def doubts(self) -> tuple[str, ...]:
-        return (*self.inner.doubts(), *hurried(self.inner))
+        return (*self.inner.doubts(), *boundary_doubts(self.inner))
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_evidence(x)
         if len(x) == 0:
             return Crafted(x.clone(), evidence)
         source = self._model(victim, x.device)
-        seen = resized(x.to(source.mean.dtype), source.input_size)
-        seen = self.ball.project(seen, seen)  # resampling may step out of the box by rounding
+        x_source = resized(x.to(source.mean.dtype), source.input_size)
+        x_source = self.ball.project(x_source, x_source)  # resampling may leave the box by rounding
         with counting_passes(source) as passes:
-            crafted = self.inner(source, seen, y, rng=rng)
-        x_adv = carried(self.ball, x, seen, crafted.x_adv)
+            crafted = self.inner(source, x_source, y, rng=rng)
+        x_adv = carried(self.ball, x, x_source, crafted.x_adv)
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv)
             evidence["fooled"] = losses.is_fooled(victim.verdict(x_adv, logits), y)
         evidence["forwards"] += victim.look
-        said = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
-        said["forwards"] = spread_passes(passes.forwards, said["forwards"])
-        said["backwards"] = spread_passes(passes.backwards, said["backwards"])
-        evidence |= {f"source_{name}": rows for name, rows in said.items()}
-        evidence["resized"] = torch.full_like(evidence["forwards"], int(seen.shape != x.shape))
+        of_source = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
+        of_source["forwards"] = spread_passes(passes.forwards, of_source["forwards"])
+        of_source["backwards"] = spread_passes(passes.backwards, of_source["backwards"])
+        evidence |= {f"source_{name}": rows for name, rows in of_source.items()}
+        evidence["resized"] = torch.full_like(evidence["forwards"], int(x_source.shape != x.shape))
         return Crafted(x_adv, evidence)
 
     def _model(self, victim: Attackable, device: torch.device | None = None) -> Victim:
@@ -121,18 +130,19 @@ class Transfer(InBall):
     black_box=True,
 )
 def transfer(ball: LpBall, source: str, inner: Attack) -> Transfer:
-    """The inner attack crafted on another model of the zoo, its candidates shown to the victim.
+    """Transfer attack: the inner attack crafts on another model of the zoo, the victim judges the candidates.
 
     The source is a quoted text: transfer("tiny-cnn-standard", pgd(stop=never)). Candidates that stop at their first
-    success on the source transfer badly; stop=never makes all steps. Between input sizes images and changes are resized.
+    success on the source transfer poorly; stop=never makes all steps. If input sizes differ, images and perturbations
+    are resized.
     """
     return Transfer(ball, source, inner)
 
 
 @lru_cache(maxsize=8)
 def source_model(text: str, device: str) -> Victim:
-    """A source, loaded once; the world's random state is left as found."""
-    from vitattack.models.zoo.load import load_model  # it knows the names of attacks
+    """Load a source model, once per process, without changing the global random state."""
+    from vitattack.models.zoo.load import load_model
 
     with torch.random.fork_rng(devices=[]):
         return load_model(text, torch.device(device)).victim
@@ -140,36 +150,33 @@ def source_model(text: str, device: str) -> Victim:
 
 @lru_cache(maxsize=64)
 def source_digest(text: str) -> str:
-    """What a source's weights hash to."""
+    """Digest of a source model."""
     return model_digest(source_model(text, "cpu"))
 
 
 def resized(x: Tensor, height: int, width: int | None = None) -> Tensor:
-    """Images of another size (square unless a width is given), bilinear.
-
-    Where they shrink, each pixel is the mean of what it stands for.
-    """
+    """Resize images bilinearly (to a square unless a width is given), with antialiasing where they shrink."""
     size = (height, height if width is None else width)
     if x.shape[-2:] == size or len(x) == 0:
         return x
     return F.interpolate(x, size=size, mode="bilinear", align_corners=False, antialias=True)
 
 
-def carried(ball: LpBall, x: Tensor, seen: Tensor, x_adv: Tensor) -> Tensor:
-    """Candidates around `x` from those crafted around `seen`, the same images at the source's size and precision.
+def carried(ball: LpBall, x: Tensor, x_source: Tensor, x_adv: Tensor) -> Tensor:
+    """Move candidates crafted around `x_source`, the images at the source's size and precision, to around `x`.
 
-    The change is resized and not the candidate, or the blur of going there and back would use up the budget.
+    The perturbation is resized and not the candidate, whose blur from resizing twice would use up the budget.
     """
     if x_adv.shape == x.shape and x_adv.dtype == x.dtype:
         return x_adv
-    return ball.project(x, x + resized((x_adv - seen).to(x.dtype), *x.shape[-2:]))
+    return ball.project(x, x + resized((x_adv - x_source).to(x.dtype), *x.shape[-2:]))
 
 
-def hurried(attack: Attack) -> tuple[str, ...]:
-    """A doubt about attacks that go no further than the source's first error, or look for the nearest one."""
+def boundary_doubts(attack: Attack) -> tuple[str, ...]:
+    """Doubt about attacks that stop at the first success on the source or minimise a norm."""
     if not attack.traits.near_boundary:
         return ()
     return (
-        "crafting ends where the source first errs, and such candidates transfer badly: use one attack that makes all "
-        "its steps, such as pgd(stop=never)",
+        "crafting stops where the source first errs, and such candidates transfer poorly: use a single attack that makes "
+        "all its steps, such as pgd(stop=never)",
     )

@@ -1,4 +1,4 @@
-"""Other people's attacks behind a fence: their randomness, their output and their mistakes stay inside, and we judge."""
+"""Sandbox for attacks of other packages: isolated randomness, silenced output, one-line failures and our own verdicts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from vitattack.threats.lp import LpBall
 
 
 def seed_of(rng: SampleRng) -> int:
-    """One seed for a batch: foreign attacks draw for all rows at once, so it depends on which rows they are."""
+    """Seed for a batch, which depends on its rows, since foreign attacks draw for all rows at once."""
     key = hashlib.blake2b(f"{rng.seed}|{rng.path}|{rng.index}".encode(), digest_size=4).digest()
     return int.from_bytes(key, "little")
 
 
 @contextlib.contextmanager
 def seeded(rng: SampleRng) -> Iterator[int]:
-    """The global generators of torch, numpy and Python set from `rng`, and all of them restored afterwards."""
+    """Seed the global generators of torch, numpy and Python from `rng`, and restore them afterwards."""
     seed = seed_of(rng)
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -55,18 +55,18 @@ def seeded(rng: SampleRng) -> Iterator[int]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[str]]:
-    """Nothing is printed; what is said by way of warnings is collected."""
-    said: list[str] = []
+    """Silence output and collect the texts of warnings."""
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
         try:
-            yield said
+            yield messages
         finally:
-            said += [str(warning.message) for warning in caught]
+            messages += [str(warning.message) for warning in caught]
 
 
 class Single(nn.Module):
-    """The victim in float32 for its caller, whatever it computes in: what other packages are written for."""
+    """Float32 interface to a victim of any precision, as other packages expect."""
 
     def __init__(self, victim: Attackable, dtype: torch.dtype) -> None:
         super().__init__()
@@ -78,27 +78,27 @@ class Single(nn.Module):
 
 
 @dataclass(frozen=True)
-class Inside:
-    """What foreign code is given, and what is known of it afterwards."""
+class SandboxedCall:
+    """Model and seed for foreign code, with its warnings and passes after the call."""
 
     model: Single
     seed: int
-    said: list[str]
+    warnings: list[str]
     passes: Passes
 
     def shares(self, x: Tensor) -> dict[str, Tensor]:
-        """The counted passes, spread evenly over the samples they were spent on."""
+        """Counted passes, spread evenly over the samples."""
         none = torch.zeros(len(x), dtype=torch.long, device=x.device)
         counted = {"forwards": self.passes.forwards, "backwards": self.passes.backwards}
         return {name: spread_passes(count, none.clone()) for name, count in counted.items()}
 
 
 @contextlib.contextmanager
-def fenced(label: str, victim: Attackable, x: Tensor, rng: SampleRng) -> Iterator[Inside]:
-    """Runs foreign code: victim frozen, passes counted, randomness ours, output silenced, failures in one line."""
-    with frozen(victim), counting_passes(victim) as passes, seeded(rng) as seed, quiet() as said:
+def sandboxed(label: str, victim: Attackable, x: Tensor, rng: SampleRng) -> Iterator[SandboxedCall]:
+    """Run foreign code with the victim frozen, passes counted, generators seeded, output silenced, failures in one line."""
+    with frozen(victim), counting_passes(victim) as passes, seeded(rng) as seed, quiet() as messages:
         try:
-            yield Inside(Single(victim, x.dtype).eval(), seed, said, passes)
+            yield SandboxedCall(Single(victim, x.dtype).eval(), seed, messages, passes)
         except VitattackError:
             raise
         except Exception as error:
@@ -109,19 +109,19 @@ def fenced(label: str, victim: Attackable, x: Tensor, rng: SampleRng) -> Iterato
             raise VitattackError(f"{label} failed: {type(error).__name__} {first_line(error)}".strip()) from error
 
 
-class Judged(NamedTuple):
-    """Candidates that are allowed (x itself in place of others), whether they fool, and who was outside the budget."""
+class JudgedCandidates(NamedTuple):
+    """Admissible candidates (x in place of others), verdicts, and rows whose candidate was outside the budget."""
 
     x_adv: Tensor
     fooled: Tensor
     outside: Tensor
 
 
-def judged(victim: Attackable, ball: LpBall, x: Tensor, y: Tensor, found: Tensor) -> Judged:
-    """What foreign code returned, looked at with our eyes: one forward per sample, and the verdict's where it costs."""
-    found = found.detach().to(x.dtype)
-    allowed = ball.allows(x, found)
-    x_adv = torch.where(per_row(allowed, x), found, x)
+def judge_candidates(victim: Attackable, ball: LpBall, x: Tensor, y: Tensor, candidates: Tensor) -> JudgedCandidates:
+    """Check the budget and the verdicts of foreign candidates, at one query per sample."""
+    candidates = candidates.detach().to(x.dtype)
+    allowed = ball.allows(x, candidates)
+    x_adv = torch.where(per_row(allowed, x), candidates, x)
     with frozen(victim), torch.no_grad():
         wrong = losses.is_fooled(victim.verdict(x_adv, victim(x_adv)), y)
-    return Judged(x_adv, wrong & allowed, ~allowed)
+    return JudgedCandidates(x_adv, wrong & allowed, ~allowed)

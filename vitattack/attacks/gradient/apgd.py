@@ -1,4 +1,4 @@
-"""APGD's step rule: momentum, and a step that halves itself where it stops paying (Croce & Hein, ICML 2020)."""
+"""Step rule of APGD: momentum, and a step size halved where progress stalls (Croce & Hein, ICML 2020)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from vitattack.threats.lp import LpBall
 
 
 def checkpoints(steps: int) -> tuple[int, ...]:
-    """After how many steps the step size is reconsidered: gaps of 22 % of the run, each 3 % shorter, at least 6 %."""
+    """Steps after which the step size is reconsidered: gaps of 22 % of the run, each 3 % shorter, at least 6 %."""
     gap, shrink, least = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
-    found = []
-    at = gap
-    while at <= steps:
-        found.append(at)
+    steps_to_check = []
+    t = gap
+    while t <= steps:
+        steps_to_check.append(t)
         gap = max(gap - shrink, least)
-        at += gap
-    return tuple(found)
+        t += gap
+    return tuple(steps_to_check)
 
 
 @dataclass(frozen=True)
 class AutoStep(StepRule):
-    """Starts with steps of `size` eps; halves them, and goes back to the best point, at checkpoints without progress.
+    """Starts with steps of `size` eps; at checkpoints without progress it halves them and returns to the best point.
 
-    Progress is a loss that grew in more than a share `rho` of the steps since the last checkpoint, unless the best loss
-    stood still with an unchanged step. `weight` averages the new point with the last move.
+    A sample makes progress if its loss grew in more than a share `rho` of the steps since the last checkpoint, unless its
+    best loss did not improve with an unhalved step. `weight` averages the new point with the last move.
     """
 
     size: float = 2.0
@@ -66,7 +66,7 @@ class AutoStep(StepRule):
     ) -> tuple[Tensor, State]:
         state = dict(state)
         t = state["t"]
-        loss = loss.nan_to_num(-torch.inf, -torch.inf, -torch.inf)  # or a point without an output is never left
+        loss = loss.nan_to_num(-torch.inf, -torch.inf, -torch.inf)  # else a point with a NaN output would stay the best
         better = loss > state["best_loss"] if t else torch.ones_like(state["halved"])
         rows = per_row(better, x)
         state["best_loss"] = torch.where(better, loss, state["best_loss"])
@@ -86,9 +86,9 @@ class AutoStep(StepRule):
         return moved, state
 
     def _reconsider(self, x_adv: Tensor, grad: Tensor, state: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The points to go on from; who makes no progress halves the step and returns to the best point so far."""
-        at = state["checkpoints"].index(state["t"])
-        window = state["t"] - (state["checkpoints"][at - 1] if at else 0)
+        """Halve the step of samples without progress and return them to their best points; (points, gradients)."""
+        number = state["checkpoints"].index(state["t"])
+        window = state["t"] - (state["checkpoints"][number - 1] if number else 0)
         stuck = state["grown"] <= self.rho * window
         stuck |= ~state["halved"] & (state["best_at_check"] >= state["best_loss"])
         state |= {

@@ -1,4 +1,4 @@
-"""The one gradient loop: FGSM, PGD, MIM, CW, DLR, GAMA, MIFPE and PMA are this loop with other plugs."""
+"""The gradient loop: FGSM, PGD, MIM, CW, DLR, GAMA, MIFPE and PMA differ only in its exchangeable parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitattack.attacks.base import Crafted, InBall, Traits, blank_search
 from vitattack.attacks.gradient.starts import Start, Uniform
 from vitattack.attacks.gradient.steps import State, Steepest, StepRule
 from vitattack.attacks.losses import AnyLoss, CrossEntropy, Moment
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -27,7 +27,7 @@ class Gradient(InBall):
 
     One forward per step: the logits of an iterate give its verdict, its loss and its gradient, so T steps cost T + 1
     forwards and T backwards. With `stop="first_success"` a fooled sample leaves the batch at once with the iterate that
-    fooled the model; with "never" everyone makes all steps and the last iterate is returned unseen, for T forwards.
+    fooled the model; with "never" all samples make all steps and return the last iterate unverified, for T forwards.
     """
 
     ball: LpBall
@@ -43,17 +43,17 @@ class Gradient(InBall):
 
     @property
     def traits(self) -> Traits:
-        return Traits(unseen=self.stop == "never", near_boundary=self.stop != "never")
+        return Traits(unverified=self.stop == "never", near_boundary=self.stop != "never")
 
-    def price(self, asked: Asked) -> Price:
+    def price(self, query: PriceQuery) -> Price:
         clean = losses.needs_clean(self.loss)
         looks = self.steps if self.stop == "never" else self.steps + 1
         return Price().more(
-            asked.answers * (self.start.passes + clean) + asked.look * looks,
-            asked.answers * (self.start.passes + self.steps),
+            query.answers * (self.start.passes + clean) + query.look * looks,
+            query.answers * (self.start.passes + self.steps),
         )
 
-    def to_the_end(self) -> Gradient:
+    def without_early_stop(self) -> Gradient:
         return replace(self, stop="never")
 
     def with_loss(self, loss: AnyLoss) -> Gradient:
@@ -79,8 +79,7 @@ class Gradient(InBall):
         self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
     ) -> None:
         active = torch.arange(len(x), device=x.device)
-        # a view may ask the model several times for each answer, and once more for a verdict
-        answers = victim.answers
+        answers = victim.answers  # forwards per query: a view of a random model averages several
         x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
         for passes in ("forwards", "backwards"):
             evidence[passes] += self.start.passes * answers
@@ -105,14 +104,14 @@ class Gradient(InBall):
                 plain = victim.verdict(x_adv, logits)
                 fooled = losses.is_fooled(plain, y)
                 evidence["margin"][active] = torch.maximum(evidence["margin"][active], losses.margin(plain, y))
-            fresh = fooled & (evidence["first_fooled"][active] < 0)
-            evidence["first_fooled"][active[fresh]] = t
+            newly_fooled = fooled & (evidence["first_fooled"][active] < 0)
+            evidence["first_fooled"][active[newly_fooled]] = t
 
-            keep = None  # everyone stays
+            keep = None  # all samples stay
             if self.stop == "first_success" and bool(fooled.any()):
-                gone = active[fooled]
-                result[gone] = x_adv.detach()[fooled]
-                evidence["fooled"][gone] = True
+                leaving = active[fooled]
+                result[leaving] = x_adv.detach()[fooled]
+                evidence["fooled"][leaving] = True
                 keep = ~fooled
                 if not bool(keep.any()):
                     return
@@ -121,19 +120,19 @@ class Gradient(InBall):
                 break
             if t == 0:
                 memory = losses.remember(self.loss, losses.one_answer(logits.detach()), clean, y, rng.child("loss"))
-            evidence["backwards"][active] += answers  # the pass runs for the whole batch, those who leave included
+            evidence["backwards"][active] += answers  # the pass covers the whole batch, leaving samples included
             if keep is None:
                 loss = losses.evaluate(self.loss, logits, y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
             else:
-                # those who leave take no part in the loss: their rows of the gradient are zero and dropped
+                # leaving samples take no part in the loss: their rows of the gradient are zero and dropped
                 memory = {name: rows[keep] for name, rows in memory.items()}
                 y, x, active = y[keep], x[keep], active[keep]
                 loss = losses.evaluate(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
                 grad, x_adv = grad[keep], x_adv[keep]
                 state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}
-            grad = grad.nan_to_num(0.0, 0.0, 0.0)  # one broken pixel must not spoil the image
+            grad = grad.nan_to_num(0.0, 0.0, 0.0)  # one NaN pixel must not spoil the whole image
             if t == 0:
                 evidence["zero_grad"][active] = ~grad.flatten(1).any(1)
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Where a gradient attack begins."""
+"""Starting points of gradient attacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitattack.threats.lp import LpBall
 
 
 class Start(Protocol):
-    """A point inside ball and box. `passes`: forwards, and as many backwards, that finding it costs a sample."""
+    """A starting point inside ball and box; `passes` is the forwards, and as many backwards, spent on finding it."""
 
     @property
     def passes(self) -> int: ...
@@ -32,7 +32,7 @@ STARTS: Registry[type[Start]] = Registry("start", entry_point_group="vitattack.s
 @STARTS.register("clean")
 @dataclass(frozen=True)
 class Clean:
-    """The image itself."""
+    """The clean image."""
 
     passes = 0
 
@@ -54,7 +54,7 @@ class Uniform:
 @STARTS.register("corner")
 @dataclass(frozen=True)
 class Corner:
-    """Random signs times the budget: a corner of the linf ball, a point of the l2 sphere."""
+    """Random signs times eps: a corner of the linf ball, a point of the l2 sphere."""
 
     passes = 0
 
@@ -65,7 +65,7 @@ class Corner:
 @STARTS.register("edge")
 @dataclass(frozen=True)
 class Edge:
-    """Noise stretched until it touches the ball, as APGD and MIFPE start: uniform in linf, normal in l2."""
+    """Noise scaled to the boundary of the ball, as in APGD and MIFPE: uniform in linf, normal in l2."""
 
     passes = 0
 
@@ -78,7 +78,7 @@ class Edge:
 @STARTS.register("gauss")
 @dataclass(frozen=True)
 class Gauss:
-    """A small normal step off the image, as TRADES trains."""
+    """A small normal step from the image, as in TRADES training."""
 
     passes = 0
 
@@ -86,7 +86,7 @@ class Gauss:
 
     def __post_init__(self) -> None:
         if self.std <= 0:
-            raise UsageError("gauss needs a positive deviation")
+            raise UsageError("gauss needs a positive standard deviation, such as std=0.001")
 
     def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         return ball.project(x, x + self.std * rng.normal(x))
@@ -95,7 +95,7 @@ class Gauss:
 @STARTS.register("odi")
 @dataclass(frozen=True)
 class OutputDiversified:
-    """A uniform point moved a few steps along a random direction of the output (Tashiro et al., NeurIPS 2020)."""
+    """A uniform point moved a few steps along a random direction in output space (Tashiro et al., NeurIPS 2020)."""
 
     steps: int = 2
     size: float = 1.0

@@ -1,7 +1,7 @@
-"""Step rules: how a gradient becomes the next iterate. Sizes are multiples of eps.
+"""Step rules, which turn gradients into the next iterate, and schedules of step sizes. Sizes are multiples of eps.
 
-Like optax, a rule is a pair of pure functions: `init` gives the state, `step` takes and returns it. Tensors in a state
-have one row per sample; the loop drops the rows of samples that leave.
+As in optax, a rule is a pair of pure functions: `init` creates the state, `step` takes and returns it. Tensors in a
+state have one row per sample; the loop drops the rows of samples that leave.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ State = Mapping[str, Any]
 
 
 class Schedule(Protocol):
-    """The factor on the step size after `t` of `steps` steps."""
+    """Factor on the step size after `t` of `steps` steps."""
 
     def __call__(self, t: int, steps: int) -> float: ...
 
 
 class StepRule(Protocol):
+    """Update rule of an iterate."""
+
     def init(self, x: Tensor, steps: int) -> State: ...
 
     def step(
@@ -35,7 +37,7 @@ class StepRule(Protocol):
     ) -> tuple[Tensor, State]: ...
 
     def reach(self, steps: int) -> float:
-        """How far all steps together can go, in multiples of eps; 1 for a rule that finds its own way."""
+        """Largest distance that all steps together can cover, in multiples of eps; 1 for adaptive rules."""
         return 1.0
 
 
@@ -46,7 +48,7 @@ RULES: Registry[type[StepRule]] = Registry("step rule", entry_point_group="vitat
 @SCHEDULES.register("constant")
 @dataclass(frozen=True)
 class Constant:
-    """The same step throughout."""
+    """A constant step size."""
 
     def __call__(self, t: int, steps: int) -> float:
         return 1.0
@@ -55,7 +57,7 @@ class Constant:
 @SCHEDULES.register("linear")
 @dataclass(frozen=True)
 class Linear:
-    """1 - t/steps, as in MIFPE."""
+    """Linear decay, 1 - t/steps, as in MIFPE."""
 
     def __call__(self, t: int, steps: int) -> float:
         return 1 - t / steps
@@ -64,7 +66,7 @@ class Linear:
 @SCHEDULES.register("cosine")
 @dataclass(frozen=True)
 class Cosine:
-    """From 1 down to `floor` along half a cosine, `cycles` times over."""
+    """Half a cosine from 1 down to `floor`, repeated `cycles` times."""
 
     floor: float = 0.0
     cycles: int = 1
@@ -81,7 +83,7 @@ class Cosine:
 @SCHEDULES.register("milestones")
 @dataclass(frozen=True)
 class Milestones:
-    """Multiplied by `factor` at each share of the run; the defaults are GAMA's."""
+    """Multiplication by `factor` at each of the given shares of the run; the defaults are GAMA's."""
 
     at: tuple[float, ...] = (0.6, 0.85)
     factor: float = 0.1
@@ -91,13 +93,13 @@ class Milestones:
             raise UsageError("milestones lie between 0 and 1 and multiply by a factor between 0 and 1")
 
     def __call__(self, t: int, steps: int) -> float:
-        # rounded: 0.85 * 20 is 17.000000000000004 in some arrangements, and step 17 must count as reached
+        # rounded, since 0.85 * 20 may come out as 17.000000000000004 and step 17 must count as reached
         return self.factor ** sum(t >= round(share * steps, 9) for share in self.at)
 
 
 @dataclass(frozen=True)
 class _Ascent(StepRule):
-    """x + size * eps * direction, projected."""
+    """A projected step, x_adv + size * eps * direction."""
 
     size: float = 0.25
     schedule: Schedule = field(default_factory=Constant)
@@ -128,7 +130,7 @@ class _Ascent(StepRule):
 @RULES.register("steepest")
 @dataclass(frozen=True)
 class Steepest(_Ascent):
-    """Steepest ascent of the threat's own norm: the sign in linf, the normalised gradient in l2."""
+    """Steepest ascent in the norm of the threat: the sign in linf, the normalised gradient in l2."""
 
 
 @RULES.register("sign")
@@ -143,7 +145,7 @@ class Sign(_Ascent):
 @RULES.register("normalised")
 @dataclass(frozen=True)
 class Normalised(_Ascent):
-    """The gradient at unit l2 length, whatever the norm of the threat."""
+    """The gradient scaled to unit l2 norm, whatever the norm of the threat."""
 
     def direction(self, grad: Tensor, ball: LpBall) -> Tensor:
         return unit_l2(grad)
@@ -159,7 +161,7 @@ class Momentum(_Ascent):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay < 0:
-            raise UsageError("momentum decays by a factor of at least 0")
+            raise UsageError("momentum needs a decay of at least 0, such as 1")
 
     def init(self, x: Tensor, steps: int) -> State:
         return {**super().init(x, steps), "sum": x.new_zeros(x.shape)}
@@ -176,14 +178,14 @@ class Momentum(_Ascent):
 @RULES.register("heavy_ball")
 @dataclass(frozen=True)
 class HeavyBall(_Ascent):
-    """APGD's averaging of the new point with the last move (Croce & Hein 2020), with a fixed schedule."""
+    """APGD's average of the new point and the last move (Croce & Hein 2020), with a fixed schedule."""
 
     weight: float = 0.75
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.weight <= 1:
-            raise UsageError("heavy_ball weighs the new point by more than 0 and at most 1")
+            raise UsageError("heavy_ball needs a weight above 0 and at most 1, such as 0.75")
 
     def init(self, x: Tensor, steps: int) -> State:
         return {**super().init(x, steps), "move": x.new_zeros(x.shape)}

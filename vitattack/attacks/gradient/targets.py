@@ -1,4 +1,4 @@
-"""One attack aimed at several wrong classes in turn."""
+"""Targeted runs of one attack towards several wrong classes in turn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, inherited, refuse_nesting
-from vitattack.attacks.compose import Stages, in_turn
+from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, inherited_traits, refuse_nesting
+from vitattack.attacks.compose import Stages, price_with_verdict
 from vitattack.attacks.losses import (
     Aimed,
     AnyLoss,
@@ -21,7 +21,7 @@ from vitattack.attacks.losses import (
     one_answer,
     wrong_classes,
 )
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -34,9 +34,10 @@ LOSSES: dict[str, type[Targeted]] = {"margin": TargetedMargin, "dlr": TargetedDL
 
 @dataclass(frozen=True)
 class Targets(Attack):
-    """Runs `inner` towards `k` classes chosen on the clean image, each on the samples still standing.
+    """Runs `inner` towards `k` wrong classes ranked on the clean image, each run on the survivors of those before.
 
-    A model with fewer classes has fewer targets; the DLR loss, undefined below four classes, gives way to the margin.
+    A model with fewer classes has fewer targets. Below four classes the margin replaces the targeted DLR loss, which is
+    undefined there.
     """
 
     inner: Attack
@@ -47,9 +48,9 @@ class Targets(Attack):
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise UsageError(f"targets(k={self.k}) aims at nothing: use at least 1")
+            raise UsageError(f"targets(k={self.k}) has no target: use at least 1")
         refuse_nesting(self.inner)
-        self.inner.with_loss(LOSSES[self.loss]())  # one that takes no loss says so here
+        self.inner.with_loss(LOSSES[self.loss]())  # refused by an inner attack without a loss
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -61,7 +62,7 @@ class Targets(Attack):
 
     @property
     def traits(self) -> Traits:
-        inner = inherited(self.parts)  # as in Stages, each target draws its own noise
+        inner = inherited_traits(self.parts)  # each target draws its own noise, as in Stages
         near = (self.k > 1 and self.which != "second") or self.inner.traits.near_boundary
         return replace(inner, depth=1 + inner.depth, near_boundary=near)
 
@@ -69,43 +70,43 @@ class Targets(Attack):
         inner = self.inner.prepare(victim, calibration, rng=rng)
         return replace(self, inner=inner, classes=victim.num_classes)
 
-    def price(self, asked: Asked) -> Price:
-        """A forward that ranks the classes, then a run towards each of the targets."""
-        count = 1 if self.which == "second" else min(self.k, asked.classes - 1)
+    def price(self, query: PriceQuery) -> Price:
+        """Price of a forward to rank the classes and a run towards each target."""
+        count = 1 if self.which == "second" else min(self.k, query.classes - 1)
         aimed = self.inner.with_loss(Aimed(LOSSES[self.loss](), {}))
-        return in_turn(aimed, asked).times(count).more(asked.answers)
+        return price_with_verdict(aimed, query).times(count).more(query.answers)
 
     def with_loss(self, loss: AnyLoss) -> Targets:
-        raise UsageError("targets() sets the loss of what it holds: choose it there, as in targets(apgd, loss=dlr)")
+        raise UsageError("targets() sets the loss of its inner attack: choose it there, as in targets(apgd, loss=dlr)")
 
     def doubts(self) -> tuple[str, ...]:
-        found = list(self.inner.doubts())
+        doubts = list(self.inner.doubts())
         if self.classes is not None and self.which in ("top", "random", "least") and self.k > self.classes - 1:
-            found.append(f"{self.k} targets were asked for, a model of {self.classes} classes has {self.classes - 1}")
+            doubts.append(f"{self.k} targets were asked for, a model of {self.classes} classes has {self.classes - 1}")
         if self.classes is not None and self.loss == "dlr" and self.classes < 4:
-            found.append(
+            doubts.append(
                 f"the targeted DLR loss needs 4 classes, the model has {self.classes}: the margin took its place"
             )
-        return tuple(found)
+        return tuple(doubts)
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         with frozen(victim), torch.no_grad():
             logits = one_answer(victim(x))
-        chosen = self._chosen(logits, y, rng)
+        targets = self._targets(logits, y, rng)
         loss = LOSSES["margin" if self.loss == "dlr" and logits.shape[1] < 4 else self.loss]()
         aimed = [
             self.inner.with_loss(Aimed(loss, dict(zip(rng.index, column.tolist(), strict=True))))
-            for column in chosen.unbind(1)
+            for column in targets.unbind(1)
         ]
         if not aimed:
-            raise UsageError("a model of one class has no wrong one to aim at")
+            raise UsageError("a model of one class has no wrong class to target: use a model with at least two")
         crafted = Stages(tuple(aimed), fresh=True, name="target")(victim, x, y, rng=rng)
         evidence = dict(crafted.evidence)
         evidence["forwards"] = evidence["forwards"] + victim.answers
         return Crafted(crafted.x_adv, evidence)
 
-    def _chosen(self, logits: Tensor, y: Tensor, rng: SampleRng) -> Tensor:
-        """(B, k) the classes to aim at, in order."""
+    def _targets(self, logits: Tensor, y: Tensor, rng: SampleRng) -> Tensor:
+        """(B, k) target classes, in order."""
         wrong = wrong_classes(logits, y)
         if self.which == "second":
             return wrong[:, :1]

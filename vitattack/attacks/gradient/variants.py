@@ -1,7 +1,7 @@
-"""Named attacks: factories with the defaults of their papers. Step sizes are multiples of eps.
+"""Gradient attacks by name: factories with the defaults of their papers. Step sizes are multiples of eps.
 
-Register a factory here (or from a plug-in, group `vitattack.attacks`); its annotations tell `spec` what each option may
-be. The parameter `ball` is the threat: it comes from the job, never from the text of an attack.
+Annotations say what values an option takes in an attack text. The parameter `ball` is the threat: it comes from the job,
+never from the text.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from vitattack.attacks.base import Attack
-from vitattack.attacks.black_box.noise import Noise
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.compose import Stages, Worst
+from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Start, Uniform
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
@@ -24,13 +22,13 @@ Stop = Literal["first_success", "never"]
 
 
 def usual_step(ball: LpBall, steps: int) -> float:
-    """A quarter of the budget in linf (2/255 at 8/255); in l2 enough to cross the ball with the given steps."""
+    """Default step size: a quarter of the budget in linf (2/255 at 8/255); in l2 enough to cross the ball."""
     return 0.25 if ball.norm == "linf" else 2.5 / steps
 
 
 @catalogued(paper="Goodfellow et al., ICLR 2015", quick="fgsm", draws=False)
 def fgsm(ball: LpBall, *, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success") -> Gradient:
-    """One step of the whole budget from the image itself."""
+    """Fast gradient sign method: one step of eps from the clean image."""
     return Gradient(ball, 1, Steepest(1.0), loss, Clean(), stop)
 
 
@@ -38,11 +36,11 @@ def fgsm(ball: LpBall, *, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_su
 def fgsm_rs(
     ball: LpBall, *, step: float = 1.25, loss: AnyLoss = CrossEntropy(), stop: Stop = "first_success"
 ) -> Gradient:
-    """One step of 1.25 eps from a uniform start."""
+    """FGSM with random start: one step of 1.25 eps from a uniform point of the ball."""
     return Gradient(ball, 1, Steepest(step), loss, Uniform(), stop)
 
 
-# What each paper calls PGD: steps, step (None = the usual), start.
+# Settings that papers call PGD: steps, step size (None = `usual_step`), start.
 PGD_PRESETS: dict[str, tuple[int, float | None, Start]] = {
     "default": (20, None, Uniform()),
     "madry": (10, 0.25, Uniform()),
@@ -70,8 +68,8 @@ def pgd(
 ) -> Gradient:
     """Projected gradient ascent: 20 steps of eps/4 (linf) or 2.5 eps/steps (l2) from a uniform start.
 
-    Presets are the settings of papers; light2023 keeps its step at 1.5 eps/steps. An explicit option wins over the preset.
-    `rule` replaces step and schedule altogether, e.g. rule=heavy_ball(size=2, schedule=cosine).
+    Presets are the settings of papers; the step size of light2023 is 1.5 eps/steps. Explicit options override the preset.
+    `rule` replaces step size and schedule, e.g. rule=heavy_ball(size=2, schedule=cosine).
     """
     preset_steps, preset_step, preset_start = PGD_PRESETS[preset]
     if step is not None and rule is not None:
@@ -94,7 +92,7 @@ def mim(
     start: Start = Clean(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """Momentum iterative FGSM: 10 steps of eps/10 along the sum of l1-normalised gradients."""
+    """Momentum iterative FGSM: 10 steps of eps/10 along a running sum of l1-normalised gradients."""
     return Gradient(ball, steps, Momentum(1 / max(1, steps) if step is None else step, decay=decay), loss, start, stop)
 
 
@@ -108,7 +106,7 @@ def cw(
     start: Start = Uniform(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """PGD-100 on the logit margin, without a cap unless kappa is given; steps as long as those of pgd."""
+    """PGD-100 on the logit margin, uncapped unless kappa is given; step size as in pgd."""
     size = usual_step(ball, steps) if step is None else step
     return Gradient(ball, steps, Steepest(size), Margin(kappa), start, stop)
 
@@ -122,7 +120,7 @@ def dlr(
     start: Start = Uniform(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """PGD-100 on the difference-of-logits ratio; steps as long as those of pgd."""
+    """PGD-100 on the difference-of-logits ratio; step size as in pgd."""
     size = usual_step(ball, steps) if step is None else step
     return Gradient(ball, steps, Steepest(size), DLR(), start, stop)
 
@@ -139,7 +137,7 @@ def gama(
     start: Start = Corner(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """Guided adversarial margin attack: corner start, 2 eps steps cut tenfold at 60 % and 85 % of the run."""
+    """Guided adversarial margin attack: start at a corner, steps of 2 eps cut tenfold at 60 % and 85 % of the run."""
     rule = Steepest(step, Milestones())
     return Gradient(ball, steps, rule, GAMA(space, anchor, weight), start, stop)
 
@@ -154,13 +152,13 @@ def mifpe(
     start: Start = Edge(),
     stop: Stop = "first_success",
 ) -> Gradient:
-    """Cross-entropy freed of float underflow: momentum 0.75, linear step from 2 eps, start on the edge of the ball."""
+    """Cross-entropy that cannot underflow: momentum 0.75, step size falling linearly from 2 eps, start on the edge."""
     return Gradient(ball, steps, HeavyBall(step, Linear()), MIFPE(T), start, stop)
 
 
 @catalogued(paper="Xie et al., CVPR 2025", quick="pma(steps=4)")
 def pma(ball: LpBall, *, steps: int = 100, step: float = 2.0, stop: Stop = "first_success") -> Stages:
-    """Probability margin attack: two runs that first move one term of the margin, then both; two cosines from 2 eps."""
+    """Probability margin attack: two runs that maximise one term of the margin, then both; two cosines from 2 eps."""
     return _decomposed(ball, steps, step, stop, "prob")
 
 
@@ -171,33 +169,7 @@ def _decomposed(ball: LpBall, steps: int, step: float, stop: Stop, space: Litera
     return Stages(tuple(runs), fresh=True)
 
 
-@catalogued(paper="common practice", quick="restarts(2, pgd(steps=3))", threats=None)
-def restarts(n: int, inner: Attack) -> Stages:
-    """The inner attack n times with fresh noise, each time on the samples still standing."""
-    if not 1 <= n <= 10_000:
-        raise UsageError(f"{n} restarts are too few or too many: use 1 to 10000")
-    return Stages((inner,) * n, fresh=True)
-
-
-@catalogued(paper="per-sample worst case", quick="worst(pgd(steps=3), gama(steps=4))", threats=None)
-def worst(*attacks: Attack) -> Worst:
-    """Several attacks in turn on the samples still standing: equal to the per-sample worst case of separate runs."""
-    return Worst(attacks)
-
-
 @catalogued(paper="Ma et al., Machine Learning 2023", quick="md(steps=4)")
 def md(ball: LpBall, *, steps: int = 50, step: float = 2.0, stop: Stop = "first_success") -> Stages:
-    """Margin decomposition attack: two runs that first move one term of the logit margin, then both; two cosines from 2 eps."""
+    """Margin decomposition attack: two runs that maximise one term of the logit margin, then both; two cosines from 2 eps."""
     return _decomposed(ball, steps, step, stop, "logit")
-
-
-@catalogued(paper="baseline", quick="random(tries=3)", black_box=True)
-def random(ball: LpBall, *, tries: int = 1) -> Noise:
-    """Uniform noise: points of the ball, tried one after the other."""
-    return Noise(ball, Uniform(), tries)
-
-
-@catalogued(paper="baseline", quick="gaussian(tries=3)", black_box=True)
-def gaussian(ball: LpBall, *, std: float = 1.0, tries: int = 1) -> Noise:
-    """Normal noise with a deviation of `std` eps per pixel, cut off at the budget."""
-    return Noise(ball, Gauss(std * ball.eps if ball.eps else std), tries)

@@ -1,4 +1,4 @@
-"""What an attack that minimises a norm has found so far: the smallest success of each sample, and who may leave."""
+"""Smallest success of each sample so far, for attacks that minimise a norm."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vitattack.threats.lp import LpBall
 Stop = Literal["first_success", "never"]
 
 
-class Nearest:
-    """Successes of any size count for `distance`; only one inside the budget makes a candidate and a claim.
+class BestSoFar:
+    """Record of the smallest successes. One of any size counts for `distance`, only one within the budget as a claim.
 
-    Evidence `distance` is the size of the smallest perturbation seen to fool the victim, -1 where there was none. With
-    stop="first_success" a sample leaves with the first that the budget allows, which need not be its smallest.
+    Evidence `distance` is the size of the smallest perturbation that fooled the victim, -1 if none did. With
+    stop="first_success" a sample leaves with its first success within the budget, which need not be its smallest.
     """
 
     def __init__(self, ball: LpBall, x: Tensor, stop: Stop) -> None:
@@ -28,22 +28,22 @@ class Nearest:
         self.distance = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
 
     def note(self, rows: Tensor, x_adv: Tensor, success: Tensor, t: int) -> Tensor:
-        """(B,) whether each of these rows is done with, after step `t` ended at `x_adv`."""
+        """Record the points `x_adv` of step `t`; (B,) which of these rows are done."""
         size = self.ball.size(self.x[rows], x_adv)
         allowed = (size <= self.ball.eps).to(success.device)
         size = size.to(self.distance)
         smaller = success & (size < self.distance[rows])
         self.distance[rows[smaller]] = size[smaller]
-        inside = smaller & allowed
-        won = rows[inside]
-        self.x_adv[won] = x_adv[inside]
-        self.evidence["first_fooled"][won[~self.evidence["fooled"][won]]] = t
-        self.evidence["fooled"][won] = True
+        within_budget = smaller & allowed
+        improved = rows[within_budget]
+        self.x_adv[improved] = x_adv[within_budget]
+        self.evidence["first_fooled"][improved[~self.evidence["fooled"][improved]]] = t
+        self.evidence["fooled"][improved] = True
         return self.done[rows]
 
     @property
     def done(self) -> Tensor:
-        """(B,) nothing left to find."""
+        """(B,) samples with nothing left to find."""
         return self.evidence["fooled"] & ((self.distance == 0) | (self.stop == "first_success"))
 
     def crafted(self) -> Crafted:

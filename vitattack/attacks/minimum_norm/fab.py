@@ -1,4 +1,4 @@
-"""FAB: the nearest adversarial by projections onto linearised boundaries (Croce & Hein, ICML 2020)."""
+"""FAB: minimum-norm adversarial examples by projection onto linearised decision boundaries (Croce & Hein, ICML 2020)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss
-from vitattack.attacks.minimum_norm.best_so_far import Nearest, Stop
+from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -25,15 +25,15 @@ from vitattack.threats.lp import LpBall, l2_norms
 
 @dataclass(frozen=True)
 class FAB(InBall):
-    """Each step projects the iterate and the image onto the linearised boundary and goes between the two, a bit further.
+    """Each step moves to a point between the projections of iterate and image onto the linearised boundary, a bit beyond.
 
-    One that fools the victim is pulled back towards the image before the next step. With `targets` the boundaries are
-    those to the k likeliest wrong classes of the clean image, one run each (one gradient per step); without, a step goes
-    to the nearest of all (a gradient per wrong class). The logits of a new point give its verdict and the next
-    linearisation, so that a step is one forward and one backward. A point that is pulled back would need a second
-    forward for its own verdict; with stop="first_success" that is spent only inside the budget, where a verdict
-    counts: beyond, a point after one that fooled is taken to fool as well. stop="never" asks everywhere, as released.
-    First runs start at the image, restarts at random points up to half of eps away. What was found: `Nearest`.
+    An iterate that fools the victim is pulled back towards the image before the next step. With `targets` there is one
+    run towards each of the k likeliest wrong classes (one gradient per step); without, each step goes to the nearest
+    boundary (a gradient per wrong class). The logits of a new point give its verdict and the next linearisation, so a
+    step is one forward and one backward. A point to be pulled back needs a forward of its own for its verdict; with
+    stop="first_success" that is spent only within the budget, where verdicts count: outside, a point that follows a
+    success is assumed to be one as well. stop="never" asks for all verdicts, like the released code. First runs start
+    at the image, restarts at random points up to eps/2 away. `BestSoFar` keeps the successes.
     """
 
     ball: LpBall
@@ -55,89 +55,89 @@ class FAB(InBall):
     def traits(self) -> Traits:
         return Traits(near_boundary=True)
 
-    def price(self, asked: Asked) -> Price:
-        """A look at the image; per run a linearisation per step and a look at the end."""
-        wrong = asked.classes - 1
+    def price(self, query: PriceQuery) -> Price:
+        """Price of a verdict on the image and, per run, a linearisation per step and a verdict at the end."""
+        wrong = query.classes - 1
         goals, gradients = (1, wrong) if self.targets is None else (min(self.targets, wrong), 1)
         runs = goals * self.restarts
-        # a start is judged by nobody; every further point but the last is judged by the logits it is linearised with
-        looks = self.steps + (self.steps - 1) * asked.verdict
-        return Price().more(asked.look + runs * (looks + asked.look), runs * self.steps * gradients)
+        # the start has no verdict; every further point but the last gets it from the logits of its linearisation
+        looks = self.steps + (self.steps - 1) * query.verdict
+        return Price().more(query.look + runs * (looks + query.look), runs * self.steps * gradients)
 
-    def to_the_end(self) -> FAB:
+    def without_early_stop(self) -> FAB:
         return replace(self, stop="never")
 
     def with_loss(self, loss: AnyLoss) -> FAB:
-        raise UsageError("fab follows differences of logits and takes no loss: use pgd(loss=...)")
+        raise UsageError("fab follows differences of logits and has no loss to replace: use pgd(loss=...)")
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
-        nearest = Nearest(self.ball, x, self.stop)
+        best = BestSoFar(self.ball, x, self.stop)
         if len(x):
             with frozen(victim), torch.no_grad():
-                self._runs(victim, x, y, rng, nearest)
-        return nearest.crafted()
+                self._runs(victim, x, y, rng, best)
+        return best.crafted()
 
-    def _runs(self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, nearest: Nearest) -> None:
-        everyone = torch.arange(len(x), device=x.device)
-        logits = _judge(victim, everyone, x, y, nearest, 0)[1]
+    def _runs(self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, best: BestSoFar) -> None:
+        all_rows = torch.arange(len(x), device=x.device)
+        logits = _verdicts(victim, all_rows, x, y, best, 0)[1]
         wrong = logits.shape[1] - 1
         ranked = losses.wrong_classes(logits, y)
         goals = [ranked] if self.targets is None else [ranked[:, k : k + 1] for k in range(min(self.targets, wrong))]
         for number in range(len(goals) * self.restarts):
             target, restart = divmod(number, self.restarts)
-            active = (~nearest.done).nonzero().flatten()
+            active = (~best.done).nonzero().flatten()
             if len(active) == 0:
                 break
             start = x[active]
             if restart:
                 start = self._random(start, rng[active].child("start", number))
-            self._run(victim, y, goals[target], start, active, nearest, number * self.steps)
+            self._run(victim, y, goals[target], start, active, best, number * self.steps)
 
     def _random(self, x: Tensor, rng: SampleRng) -> Tensor:
-        """A direction of full length in the ball, half way."""
+        """Random points at a distance of eps/2, clamped to the box."""
         noise = rng.uniform(x, -1.0, 1.0) if self.ball.norm == "linf" else rng.normal(x)
         length = self._norm(noise.flatten(1)).clamp_min(1e-12)
         return (x + self.ball.eps / 2 * noise / per_row(length, x)).clamp(0, 1)
 
     def _run(
-        self, victim: Attackable, y: Tensor, goals: Tensor, point: Tensor, active: Tensor, nearest: Nearest, before: int
+        self, victim: Attackable, y: Tensor, goals: Tensor, point: Tensor, active: Tensor, best: BestSoFar, before: int
     ) -> None:
-        """One run from `point`. `goals` (all rows, K): the classes whose nearest boundary each step goes to."""
-        spent = nearest.evidence
-        # Whose last point fooled the victim: the next one most likely does too and will be pulled back, so it is judged
-        # before anything is spent on linearising there.
+        """One run from `point` towards the nearest boundary to the classes `goals` (all rows, K)."""
+        spent = best.evidence
+        # Samples whose last point fooled the victim: most likely the next one does too and will be pulled back, so its
+        # verdict comes before anything is spent on linearising there.
         suspect = torch.zeros_like(active, dtype=torch.bool)
         for t in range(self.steps + 1):
-            # the start is judged by nobody: the image was, and a random point is no candidate
+            # the start needs no verdict: the image has one, and a random point is no candidate
             known = suspect | (t in (0, self.steps))
-            fooled = suspect & self._beyond(nearest.x[active], point)
+            fooled = suspect & self._beyond(best.x[active], point)
             ask = known & ~fooled
             if t and bool(ask.any()):
                 rows = active[ask]
-                fooled[ask] = _judge(victim, rows, point[ask], y[rows], nearest, before + t)[0]
-                keep = ~nearest.done[active]
+                fooled[ask] = _verdicts(victim, rows, point[ask], y[rows], best, before + t)[0]
+                keep = ~best.done[active]
                 active, point, known, fooled = (each[keep] for each in (active, point, known, fooled))
             if t == self.steps or len(active) == 0:
                 return
-            origin = nearest.x[active]
-            point = torch.where(per_row(fooled, point), self._pulled(origin, point), point)
-            here = _Linearised(victim, point, active, y, goals, spent)
-            fresh = torch.zeros_like(known)
+            origin = best.x[active]
+            point = torch.where(per_row(fooled, point), self._pulled_back(origin, point), point)
+            linearised = _Linearised(victim, point, active, y, goals, spent)
+            fooled_here = torch.zeros_like(known)
             if not bool(known.all()):
-                rows, logits = active[~known], here.logits.detach()[~known]
+                rows, logits = active[~known], linearised.logits.detach()[~known]
                 spent["forwards"][rows] += victim.verdict_forwards
-                fresh[~known] = losses.is_fooled(victim.verdict(point[~known], logits), y[rows])
-                nearest.note(active, point, fresh, before + t)
-            gap, slope = here.boundary(~fresh, self.ball.norm)
-            pulled = fresh & ~nearest.done[active]
+                fooled_here[~known] = losses.is_fooled(victim.verdict(point[~known], logits), y[rows])
+                best.note(active, point, fooled_here, before + t)
+            gap, slope = linearised.boundary(~fooled_here, self.ball.norm)
+            pulled = fooled_here & ~best.done[active]
             if bool(pulled.any()):
-                point = torch.where(per_row(pulled, point), self._pulled(origin, point), point)
-                there = _Linearised(victim, point[pulled], active[pulled], y, goals, spent)
-                gap[pulled], slope[pulled] = there.boundary(
-                    torch.ones_like(there.active, dtype=torch.bool), self.ball.norm
+                point = torch.where(per_row(pulled, point), self._pulled_back(origin, point), point)
+                pulled_back = _Linearised(victim, point[pulled], active[pulled], y, goals, spent)
+                gap[pulled], slope[pulled] = pulled_back.boundary(
+                    torch.ones_like(pulled_back.active, dtype=torch.bool), self.ball.norm
                 )
-            suspect = fooled | fresh
-            keep = ~nearest.done[active]
+            suspect = fooled | fooled_here
+            keep = ~best.done[active]
             if not bool(keep.all()):
                 active, suspect, origin, point, gap, slope = (
                     each[keep] for each in (active, suspect, origin, point, gap, slope)
@@ -145,16 +145,16 @@ class FAB(InBall):
             point = self._step(origin, point, gap, slope)
 
     def _beyond(self, origin: Tensor, point: Tensor) -> Tensor:
-        """(B,) points whose verdict would not count: those outside the budget, where only the budget matters."""
+        """(B,) points whose verdict does not count: those outside the budget, unless distances are wanted."""
         if self.stop == "never":
             return torch.zeros(len(point), dtype=torch.bool, device=point.device)
         return self._norm((point - origin).flatten(1)) > self.ball.eps
 
-    def _pulled(self, origin: Tensor, point: Tensor) -> Tensor:
+    def _pulled_back(self, origin: Tensor, point: Tensor) -> Tensor:
         return origin + self.beta * (point - origin)
 
     def _step(self, origin: Tensor, point: Tensor, gap: Tensor, slope: Tensor) -> Tensor:
-        """From the point and from the image past the plane where the difference of logits is zero, and in between."""
+        """Move between the projections of point and image, each overshooting the linearised boundary by `eta`."""
         x, z, w = origin.flatten(1), point.flatten(1), slope.flatten(1)
         from_point = onto_plane(z, w, gap, self.ball.norm)
         from_image = onto_plane(x, w, gap + (w * (x - z)).sum(1), self.ball.norm)
@@ -168,7 +168,7 @@ class FAB(InBall):
 
 
 class _Linearised:
-    """The victim around a point of each row: logits with their graph, and the boundary its gradients predict."""
+    """The victim linearised at a point per row: logits with their graph, and the boundary predicted by gradients."""
 
     def __init__(
         self, victim: Attackable, point: Tensor, active: Tensor, y: Tensor, goals: Tensor, spent: dict[str, Tensor]
@@ -180,7 +180,7 @@ class _Linearised:
         spent["forwards"][active] += 1
 
     def boundary(self, wanted: Tensor, norm: str) -> tuple[Tensor, Tensor]:
-        """The difference of logits to the class whose boundary is nearest, and its gradient, for the wanted rows."""
+        """Logit difference to the class with the nearest boundary, and its gradient, for the wanted rows."""
         gap, slope = self.leaf.new_zeros(len(wanted)), torch.zeros_like(self.leaf)
         if not bool(wanted.any()):
             return gap, slope
@@ -190,7 +190,7 @@ class _Linearised:
             with torch.enable_grad():
                 lead = losses.of_class(self.logits, self.goals[:, k]) - losses.of_class(self.logits, self.y)
                 (grad,) = torch.autograd.grad(lead[wanted].sum(), self.leaf, retain_graph=k < count - 1)
-            self.spent["backwards"][self.active] += 1  # the pass runs for the whole batch
+            self.spent["backwards"][self.active] += 1  # the pass covers the whole batch
             grad, lead = grad.nan_to_num(0.0, 0.0, 0.0), lead.detach().to(gap).nan_to_num(0.0, 0.0, 0.0)
             if count == 1:
                 return lead, grad
@@ -202,12 +202,12 @@ class _Linearised:
         return gap, slope
 
 
-def _judge(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, nearest: Nearest, t: int) -> tuple[Tensor, Tensor]:
-    """(B,) who is fooled at x, noted down, and the logits there."""
+def _verdicts(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, best: BestSoFar, t: int) -> tuple[Tensor, Tensor]:
+    """(B,) verdicts at x, recorded in `best`, and the logits."""
     logits = victim(x)
     fooled = losses.is_fooled(victim.verdict(x, logits), y)
-    nearest.evidence["forwards"][rows] += victim.look
-    nearest.note(rows, x, fooled, t)
+    best.evidence["forwards"][rows] += victim.look
+    best.note(rows, x, fooled, t)
     return fooled, logits
 
 
@@ -225,9 +225,9 @@ def fab(
     beta: float = 0.9,
     stop: Stop = "first_success",
 ) -> FAB:
-    """Minimum-norm attack towards the nearest of all boundaries: 100 steps, each a gradient per wrong class.
+    """Minimum-norm attack towards the nearest boundary of all: 100 steps, each with a gradient per wrong class.
 
-    A sample counts as fooled if the smallest change found is within the budget; stop=never goes on to the end, for the
+    A sample counts as fooled if its smallest perturbation is within the budget; stop=never minimises to the end, for the
     `distance` in the evidence. Restarts begin at random points. With many classes use fab_t.
     """
     return FAB(ball, steps, None, restarts, alpha_max, eta, beta, stop)

@@ -1,4 +1,4 @@
-"""The nearest point of a hyperplane inside the box, for many rows at once."""
+"""Projection onto the intersection of a hyperplane and the box [0,1], for many rows at once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from torch import Tensor
 def onto_plane(point: Tensor, slope: Tensor, gap: Tensor, norm: str) -> Tensor:
     """(N, D), (N, D), (N,) -> (N, D): the smallest move inside [0,1] with gap + slope . move = 0.
 
-    Where the plane misses the box it is the move to the corner that comes nearest, and nothing for a slope of zero.
-    Pixel i moves by min(length * rate_i, room_i) with rate 1 in linf and |slope_i| in l2, so what a length achieves is
-    concave and piecewise linear in it. Newton's method from zero climbs to the root from below and is exact once no
-    further pixel meets the edge of the box: a handful of passes, where sorting by room would cost more than all of them.
+    Where the plane misses the box, the move goes to the corner nearest to it; for a slope of zero it is zero. Pixel i
+    moves by min(length * rate_i, room_i) with rate 1 in linf and |slope_i| in l2, so the gap that a length closes is
+    concave and piecewise linear in it. Newton's method from zero approaches the root from below and is exact once no
+    further pixel reaches the edge of the box: a handful of iterations, cheaper than sorting pixels by room.
     """
-    scale = (
-        slope.abs().amax(1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
-    )  # or squares of small slopes vanish
+    # without this, squares of small slopes underflow
+    scale = slope.abs().amax(1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
     weight = slope.abs() / scale
-    need = (gap / scale[:, 0]).abs().clamp_max(2.0 * slope.shape[1])  # no room adds up to more than its pixels
+    need = (gap / scale[:, 0]).abs().clamp_max(2.0 * slope.shape[1])  # more than all pixels together can move
     direction = torch.where(gap >= 0, -1.0, 1.0).to(slope)[:, None] * slope.sign()
     room = torch.where(direction > 0, 1 - point, point)
     rate = weight if norm == "l2" else (weight > 0).to(weight)
@@ -36,5 +35,5 @@ def onto_plane(point: Tensor, slope: Tensor, gap: Tensor, norm: str) -> Tensor:
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """(N,) products of rows; summed in pairs, as a plain running sum of 150,000 float32 loses two digits."""
+    """(N,) row-wise dot products; `sum` adds pairwise, where a running sum of 150,000 float32 loses two digits."""
     return (a * b).sum(1)

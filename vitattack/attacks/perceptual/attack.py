@@ -1,4 +1,4 @@
-"""An attack whose candidates are also measured by how they look."""
+"""Perceptual distances of the candidates of an attack, as evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitattack.attacks.base import Assurance, Attack, Crafted, Wrapper
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.perceptual.distances import lpips_missing, measures
 from vitattack.attacks.perceptual.report import appearance_section
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -19,14 +19,14 @@ from vitattack.records.section import Run, Section
 
 
 @dataclass(frozen=True)
-class Measured(Wrapper):
-    """Adds l2, linf, SSIM and LPIPS of every candidate to the evidence; candidates and verdicts stay as they are."""
+class PerceptualAttack(Wrapper):
+    """Adds l2, linf, SSIM and LPIPS of every candidate to the evidence; candidates and verdicts do not change."""
 
     inner: Attack
     lpips: bool = True
 
     def __post_init__(self) -> None:
-        missing = lpips_missing() if self.lpips else None  # asked once: a download that fails may take its time
+        missing = lpips_missing() if self.lpips else None  # cached, since a failing download may be slow
         if missing:
             raise UsageError(missing)
 
@@ -45,13 +45,13 @@ class Measured(Wrapper):
         return self.inner.stage_names(label(text))
 
     def report(self, run: Run) -> tuple[Section, ...]:
-        """The report of the inner attack, and how its successes look; counts of stages come last, as everywhere."""
-        shown = self.inner.report(run._replace(job=replace(run.job, attack=label(run.job.attack))))
-        last = tuple(section for section in shown if section.name == "stages")
-        return (*shown[: len(shown) - len(last)], *appearance_section(run), *last)
+        """Sections of the inner attack and the perceptual distances; counts of stages come last, as everywhere."""
+        sections = self.inner.report(run._replace(job=replace(run.job, attack=label(run.job.attack))))
+        last = tuple(section for section in sections if section.name == "stages")
+        return (*sections[: len(sections) - len(last)], *appearance_section(run), *last)
 
-    def price(self, asked: Asked) -> Price:
-        return self.inner.price(asked)
+    def price(self, query: PriceQuery) -> Price:
+        return self.inner.price(query)
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         crafted = self.inner(victim, x, y, rng=rng)
@@ -61,6 +61,6 @@ class Measured(Wrapper):
 
 
 @catalogued(paper="Zhang et al., CVPR 2018", quick="perceptual(pgd(steps=3), lpips=False)", threats=None)
-def perceptual(inner: Attack, *, lpips: bool = True) -> Measured:
-    """The inner attack, with l2, linf, SSIM and LPIPS of every candidate in its records: what --perceptual adds."""
-    return Measured(inner, lpips)
+def perceptual(inner: Attack, *, lpips: bool = True) -> PerceptualAttack:
+    """The inner attack with l2, linf, SSIM and LPIPS of every candidate in its records, as added by --perceptual."""
+    return PerceptualAttack(inner, lpips)

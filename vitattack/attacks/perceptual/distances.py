@@ -1,4 +1,4 @@
-"""How large a perturbation looks: LPIPS and SSIM beside the plain norms."""
+"""Perceptual distances: LPIPS and SSIM beside l2 and linf."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from vitattack.core.errors import UsageError
 from vitattack.core.files import offline_variable
 
-BACKBONE = "alexnet-owt-7be5be79.pth"  # the file torchvision fetches for the trunk of LPIPS
-SMALLEST = 31  # px that its trunk leaves something of
+BACKBONE = "alexnet-owt-7be5be79.pth"  # weights of the LPIPS trunk, fetched by torchvision
+SMALLEST = 31  # px; smaller images vanish in the strides of the trunk
 C1, C2 = 0.01**2, 0.03**2
 
 
 def ssim(x: Tensor, other: Tensor) -> Tensor:
-    """(B,) structural similarity of images in [0,1], 11 px normal window of deviation 1.5 (Wang et al. 2004)."""
+    """(B,) structural similarity of images in [0,1], 11 px Gaussian window with deviation 1.5 (Wang et al. 2004)."""
     size = min(11, *x.shape[-2:])
     at = torch.arange(size, dtype=x.dtype, device=x.device) - (size - 1) / 2
     profile = (-at.square() / (2 * 1.5**2)).exp()
@@ -44,7 +44,7 @@ def backbone_file() -> Path:
 
 @cache
 def lpips_missing() -> str | None:
-    """What stands in the way of LPIPS and how to get past it; None where it can be computed."""
+    """Reason why LPIPS cannot be computed, with a remedy; None if it can."""
     try:
         lpips_model()
     except UsageError as error:
@@ -54,17 +54,17 @@ def lpips_missing() -> str | None:
 
 @cache
 def lpips_model() -> nn.Module:
-    """LPIPS on AlexNet (Zhang et al., CVPR 2018); its trunk is fetched by torchvision, once."""
+    """LPIPS on AlexNet (Zhang et al., CVPR 2018); torchvision fetches its trunk once."""
     import lpips
 
     if offline_variable() and not backbone_file().exists():
         raise UsageError(f"{offline_variable()}: LPIPS needs {BACKBONE} in {backbone_file().parent}")
     try:
-        quiet = contextlib.redirect_stdout(io.StringIO())  # the download is announced there
-        with warnings.catch_warnings(), quiet, torch.random.fork_rng(devices=[]):  # layers are drawn, then overwritten
-            warnings.simplefilter("ignore")  # it calls torchvision by an older name
+        quiet = contextlib.redirect_stdout(io.StringIO())  # torchvision announces downloads
+        with warnings.catch_warnings(), quiet, torch.random.fork_rng(devices=[]):  # layers are initialised at random
+            warnings.simplefilter("ignore")  # lpips uses deprecated arguments of torchvision
             model = lpips.LPIPS(net="alex", verbose=False)
-    except Exception as error:  # no network, a mirror's error page, a broken file: each its own kind
+    except Exception as error:  # no network, a mirror's error page and a broken file raise different types
         raise UsageError(
             f"LPIPS needs AlexNet weights that cannot be fetched here ({type(error).__name__}): "
             f"connect and run again, or put {BACKBONE} into {backbone_file().parent}"
@@ -74,9 +74,9 @@ def lpips_model() -> nn.Module:
 
 @torch.no_grad()
 def measures(x: Tensor, x_adv: Tensor, *, lpips: bool) -> dict[str, Tensor]:
-    """(B,) l2, linf, SSIM and on request LPIPS between two batches of images in [0,1]."""
+    """(B,) l2, linf, SSIM and optionally LPIPS between two batches of images in [0,1]."""
     delta = (x_adv - x).flatten(1)
-    found: dict[str, Any] = {
+    distances: dict[str, Any] = {
         "l2": torch.linalg.vector_norm(delta, dim=1),
         "linf": delta.abs().amax(1),
         "ssim": ssim(x, x_adv),
@@ -89,5 +89,5 @@ def measures(x: Tensor, x_adv: Tensor, *, lpips: bool) -> dict[str, Tensor]:
             )
         model = lpips_model().to(x.device)
         rgb = [(image.float().expand(-1, 3, -1, -1) if x.shape[1] == 1 else image.float()) for image in (x, x_adv)]
-        found["lpips"] = model(*rgb, normalize=True).flatten()
-    return found
+        distances["lpips"] = model(*rgb, normalize=True).flatten()
+    return distances

@@ -1,4 +1,4 @@
-"""How large the successes of a run look, from its records."""
+"""Mean perceptual distances of the successes of a run, from its records."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vitattack.records.record import SampleRecord
 from vitattack.records.result import label
 from vitattack.records.section import Run, Section
 
-LOOKS = "how the fooled images differ from their originals (means)"
+TITLE = "mean differences between fooled images and their originals"
 COLUMNS = ("attack", "threat", "fooled", "l2", "linf", "SSIM", "LPIPS")
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """Means over the fooled samples; LPIPS only where it was computed."""
+    """Mean distances over the fooled samples; LPIPS only if it was computed."""
 
     n: int
     l2: float
@@ -30,7 +30,7 @@ class Appearance:
 
 
 def appearance(records: Sequence[SampleRecord]) -> Appearance | None:
-    """The means over a run's successes; None where the run did not measure them, or had no success."""
+    """Mean distances of a run's successes; None without measurements or successes."""
     fooled = [r.evidence for r in records if r.status == "fooled" and "ssim" in r.evidence]
     if not fooled:
         return None
@@ -44,11 +44,11 @@ def appearance(records: Sequence[SampleRecord]) -> Appearance | None:
 
 
 def appearance_section(run: Run) -> tuple[Section, ...]:
-    """The section of a run whose successes were measured."""
-    found = appearance(run.records)
-    if found is None:
+    """The section with the mean distances of a run's successes."""
+    means = appearance(run.records)
+    if means is None:
         return ()
-    lpips = "-" if found.lpips is None else f"{found.lpips:.4f}"
-    measures = f"{found.l2:.3f}", f"{255 * found.linf:.2f}/255", f"{found.ssim:.4f}", lpips
-    row = (label(run.job.attack), run.job.threat, str(found.n), *measures)
-    return (Section("perceptual", found.json(), tables=(Table(LOOKS, COLUMNS, [row], left=2),)),)
+    lpips = "-" if means.lpips is None else f"{means.lpips:.4f}"
+    figures = f"{means.l2:.3f}", f"{255 * means.linf:.2f}/255", f"{means.ssim:.4f}", lpips
+    row = (label(run.job.attack), run.job.threat, str(means.n), *figures)
+    return (Section("perceptual", means.json(), tables=(Table(TITLE, COLUMNS, [row], left=2),)),)

@@ -13,7 +13,7 @@ from vitattack.attacks import losses
 from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses import AnyLoss
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.attacks.spatial.grid import Lattice
 from vitattack.attacks.spatial.report import spatial_section
 from vitattack.core.errors import UsageError
@@ -128,8 +128,8 @@ class SpatialGrid(Attack):
     def traits(self) -> Traits:
         return Traits(calibration="useful" if self.calibration else "none")
 
-    def price(self, asked: Asked) -> Price:
-        return Price().more(asked.look * len(self.lattice))
+    def price(self, query: PriceQuery) -> Price:
+        return Price().more(query.look * len(self.lattice))
 
     def with_loss(self, loss: AnyLoss) -> SpatialGrid:
         raise UsageError("spatial tries transforms and has no loss to replace")
@@ -205,8 +205,8 @@ class SpatialRandom(Attack):
         if not 1 <= self.k <= 1_000_000:
             raise UsageError(f"{self.k} random transforms are too few or too many: draw 1 to 1000000")
 
-    def price(self, asked: Asked) -> Price:
-        return Price().more(asked.look * self.k)
+    def price(self, query: PriceQuery) -> Price:
+        return Price().more(query.look * self.k)
 
     def with_loss(self, loss: AnyLoss) -> SpatialRandom:
         raise UsageError("spatial_random draws transforms and has no loss to replace")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from vitattack.attacks.price import Asked, Passes, Price, of_one_image
+from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, of_one_image
 from vitattack.bench.cells import Cell, cells
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.plan.throughput import MeasuredRates, Rate
@@ -31,7 +31,7 @@ class CellCost:
 
     cell: Cell
     n: int | None  # images, at most
-    passes: Passes | None = None  # through the victim, for an image that the attack does not fool
+    passes: PassesPerImage | None = None  # through the victim, for an image that the attack does not fool
     flops: float | None = None  # of the whole cell if no image is fooled
     least_flops: float | None = None  # if the published accuracy holds and fooled images cost only their clean forward
     fetch: int | None = None  # bytes of weights to fetch, counted at the first cell that runs a model
@@ -184,7 +184,7 @@ def price_of(attack: str, threat: str, classes: int) -> Price | None:
         built = attack_text.build(attack, against)
     except UsageError:  # the checks before a run say why
         return None
-    return of_one_image(built, Asked(classes, against))
+    return of_one_image(built, PriceQuery(classes, against))
 
 
 def _images(cell: Cell, data: UnopenedData) -> int | None:
@@ -193,7 +193,7 @@ def _images(cell: Cell, data: UnopenedData) -> int | None:
     return selected.n if selected.n is not None else selected.most
 
 
-def _flops(passes: Passes, figures: ModelFigures) -> float:
+def _flops(passes: PassesPerImage, figures: ModelFigures) -> float:
     return passes.forwards * figures.flops + passes.backwards * figures.backward
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from vitattack.attacks.catalogue import check_names
+from vitattack.attacks.catalogue import check_attack_names
 from vitattack.bench.schema import CLEAN, AttackColumn, Benchmark, covered
 from vitattack.core.errors import WrongThreat
 from vitattack.core.words import printable
@@ -31,7 +31,7 @@ def attack_column(item: Item) -> AttackColumn:
     if text.count("(") != text.count(")"):
         written.refuse(f"the brackets of '{text}' do not close: put an attack with commas in quotes")
     if not published:
-        checked(written, lambda: check_names(text))
+        checked(written, lambda: check_attack_names(text))
     return AttackColumn(text, label or text, written.line, published)
 
 
@@ -51,12 +51,12 @@ def check_attack_options(bench: Benchmark) -> None:
         if attack.published:
             continue
         place = Item(None, attack.line, printable(bench.path))
-        checked(place, partial(attack_text.check, attack.text))
+        checked(place, partial(attack_text.check_attack, attack.text))
         for threat in bench.threats:
             if all(covered(bench.skip, model, attack, threat) for model in bench.models):
                 continue
             try:
-                attack_text.check(attack.text, parse_threat(threat))
+                attack_text.check_attack(attack.text, parse_threat(threat))
             except WrongThreat as error:
                 reason = str(error).partition(": ")[0]
                 place.refuse(f"{reason}: drop it, or add skip: [{{attacks: {attack.label!r}, threats: {threat!r}}}]")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
-from vitattack.attacks.black_box.transfer import carried, hurried
+from vitattack.attacks.black_box.transfer import boundary_doubts, carried
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
@@ -124,7 +124,7 @@ def transfer(
             cells=tuple(cells),
             white_box=white_box,
             data=base.text,
-            notes=(*hurried(built), *size_doubts(list(everyone.values()), ball)),
+            notes=(*boundary_doubts(built), *size_doubts(list(everyone.values()), ball)),
             provenance={
                 **white_box[rows[0].name].provenance,
                 "weights_sha256": {model.name: model.weights for model in everyone.values()},

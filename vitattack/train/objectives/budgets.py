@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, InBall, mapped
+from vitattack.attacks.base import Attack, InBall, map_attacks
 from vitattack.core.rng import SampleRng
 from vitattack.threats.lp import LpBall
 
@@ -46,7 +46,7 @@ def limited(ball: LpBall, eps: float) -> LpBall:
 
 def with_budget(attack: Attack, eps: float) -> Attack:
     """The attack with every ball inside it limited to `eps`."""
-    return mapped(
+    return map_attacks(
         lambda part: part.with_ball(limited(part.ball, eps)) if isinstance(part, InBall) else part,
         attack,
     )

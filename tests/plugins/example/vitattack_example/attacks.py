@@ -13,7 +13,7 @@ from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean
 from vitattack.attacks.gradient.steps import Sign
 from vitattack.attacks.losses import AnyLoss, CrossEntropy, is_fooled
-from vitattack.attacks.price import Asked, Price
+from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
@@ -42,8 +42,8 @@ class Brighten(Attack):
     threat: Brightness
     levels: int
 
-    def price(self, asked: Asked) -> Price:
-        return Price().more(asked.look * self.levels)
+    def price(self, query: PriceQuery) -> Price:
+        return Price().more(query.look * self.levels)
 
     @torch.no_grad()
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
