@@ -183,7 +183,7 @@ def _executor(given: dict[str, Any]) -> Executor:
 def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: bool, *, local: bool) -> BenchmarkResult:
     from vitattack.bench.run.run_benchmark import missing_cells, run_benchmark
 
-    from .bench_progress import ProgressBar
+    from .progress.bench_progress import BenchScreen
 
     missing = missing_cells(bench, options)
     if missing:
@@ -199,7 +199,7 @@ def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: boo
         check_attack_options(bench)
         check_run(bench, missing, options)
         catch_sigterm()
-    with ProgressBar(quiet) as progress:
+    with BenchScreen(quiet) as progress:
         return run_benchmark(bench, options, executor, progress)
 
 

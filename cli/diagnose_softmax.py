@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .checks import check_images, check_models
 from .options import (
     data_options,
     data_text,
@@ -45,20 +46,23 @@ def command(
     Gaps are those between the two highest scores of a row, from fp64 products of the q and k of the fp32 forward.
     Whether that matters to an attack is read from the input gradient, in fp32 and bf16 against fp64.
     """
+    options = model_options(given)
+    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    check_models([model], options)
+    check_images(data, given["data_dir"], given["transform"])
+
     from vitattack.diagnostics.diagnose import diagnose
     from vitattack.report import diagnosis as report
 
-    from .console import counting
     from .output import show
+    from .progress.bars import counting_bar
 
     report.check_plot(plot)
-    options = model_options(given)
-    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
-    with counting("diagnose-softmax", quiet) as watch:
+    with counting_bar("diagnose-softmax", quiet) as watch:
         diagnosis = diagnose(model, data, options=options, watch=watch, **given)
     after = None
     if scales is not None:
-        with counting("under the scales", quiet) as watch:
+        with counting_bar("under the scales", quiet) as watch:
             after = diagnose(model, data, options=options, watch=watch, scales=scales, **given)
     if plot is not None:
         report.plot(diagnosis, plot, after)

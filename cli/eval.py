@@ -108,13 +108,13 @@ def command(
     from vitattack.attacks.aas.controls import verdicts, with_bases, with_controls
     from vitattack.evaluation.evaluate import evaluate
 
-    from .console import Screen
+    from .progress.eval_progress import EvaluationScreen
     from .signals import catch_sigterm
 
     if controls:
         named = tuple(with_bases(named))
     catch_sigterm()
-    with Screen(quiet) as screen:
+    with EvaluationScreen(quiet) as screen:
         settings = {"data": data, "options": options, "listener": screen, **given}
         evaluation = evaluate(model, named, **settings)
         if controls and evaluation.finished:

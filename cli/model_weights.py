@@ -67,12 +67,12 @@ def check(name: str, as_json: bool, form: str, quiet: bool, **given: Any) -> Non
 
     weights_to_fetch(zoo_entry(name))  # a typo is answered before torch is imported
 
-    from vitattack.evaluation.zoo_check import look
+    from vitattack.evaluation.zoo_check import check_zoo_model
     from vitattack.report.model_weights import check_table
 
     from .output import show
 
-    checked = look(name, **given)
+    checked = check_zoo_model(name, **given)
     show(check_table(checked), checked.json(), "json" if as_json else form)
     if checked.fits is False:
         sys.exit(1)

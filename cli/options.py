@@ -50,9 +50,9 @@ def _offline(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> No
 
 def _watched(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> bool:
     """Whatever the command fetches is shown, unless it is to be quiet."""
-    from .fetching import Fetching
+    from .progress.download_progress import DownloadScreen
 
-    ctx.with_resource(Fetching(quiet).watched())
+    ctx.with_resource(DownloadScreen(quiet).watched())
     if quiet:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # where timm calls the hub itself
     return quiet

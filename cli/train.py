@@ -79,8 +79,8 @@ def command(
     from vitattack.train.run_folder import folder_of
     from vitattack.train.run_recipe import plan_training, train
 
+    from .progress.train_progress import TrainingScreen
     from .signals import catch_sigterm
-    from .training_screen import TrainingScreen
 
     if only_plan:
         plan = plan_training(loaded, data_dir=data_dir, device=given["device"], threads=given["threads"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .checks import check_attacks, check_images, check_models, check_threat
 from .options import (
     data_options,
     data_text,
@@ -48,7 +49,7 @@ Examples:
   vitattack transfer tiny-vit tiny-vit-standard --attack "mim(stop=never)" --format latex
   vitattack transfer tiny-vit tiny-vit-standard --json | jq '.cells[] | {source, target, drop}'
 \b
-A run that was stopped goes on with the same command; a finished one prints its stored tables.
+The same command resumes a run that was stopped, and prints the stored tables of a finished one.
 """,
 )
 @click.argument("models", nargs=-1, metavar="SOURCE... [ATTACK]")
@@ -71,17 +72,24 @@ def command(
     Every image is attacked on the source with its true label. The diagonal is the white-box run of `vitattack eval`.
     Between input sizes images and changes are resized, and the cell is marked.
     """
-    from vitattack.evaluation.transfer.study import transfer, with_attack
-    from vitattack.report.transfer import numbers, tables
-
-    from .console import Screen
-    from .output import show
-    from .signals import catch_sigterm
+    from vitattack.evaluation.transfer.command_words import split_attack
 
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
-    sources, targets, attack = with_attack(models, to, attack)
+    sources, targets, text = split_attack(models, to, attack)
+    check_models([*sources, *targets], options)
+    (named,) = check_attacks([text])
+    check_threat(given["threat"])
+    check_images(data, given["data_dir"], given["transform"])
+
+    from vitattack.evaluation.transfer.study import transfer
+    from vitattack.report.transfer import numbers, tables
+
+    from .output import show
+    from .progress.eval_progress import EvaluationScreen
+    from .signals import catch_sigterm
+
     catch_sigterm()
-    with Screen(quiet) as screen:
-        matrix = transfer(sources, targets, attack, data=data, options=options, listener=screen, **given)
+    with EvaluationScreen(quiet) as screen:
+        matrix = transfer(sources, targets, named, data=data, options=options, listener=screen, **given)
     show(numbers(matrix) if form == "csv" else tables(matrix), matrix.json(), "json" if as_json else form)

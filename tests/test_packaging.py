@@ -41,13 +41,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_package_is_listed() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "vitattack").rglob("__init__.py")}
-    assert listed == found | {"vitattack.cli", "vitattack.assets"}
+    found |= {".".join(("vitattack", *p.parent.relative_to(ROOT).parts)) for p in (ROOT / "cli").rglob("__init__.py")}
+    assert listed == found | {"vitattack.assets"}
 
 
 def test_the_wheel_holds_every_module_and_asset_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(p.relative_to(ROOT)) for p in (ROOT / "vitattack").rglob("*.py")}
-    sources |= {f"vitattack/cli/{p.name}" for p in (ROOT / "cli").glob("*.py")}
+    sources |= {f"vitattack/{p.relative_to(ROOT)}" for p in (ROOT / "cli").rglob("*.py")}
     assets = {"vitattack/py.typed", "vitattack/assets/model_zoo.yaml"}
     assets |= {f"vitattack/assets/embedded/{p.name}" for p in (ROOT / "embedded").iterdir()}
     assets |= {f"vitattack/assets/benchmarks/{p.name}" for p in (ROOT / "benchmarks").glob("*.yaml")}

@@ -192,12 +192,12 @@ class Terminal(io.StringIO):
 
 
 def test_a_download_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitattack.cli.fetching import Fetching
+    from vitattack.cli.progress.download_progress import DownloadScreen
 
     monkeypatch.setenv("TERM", "xterm")
     for err, quiet, shown in ((Terminal(), False, True), (Terminal(), True, False), (io.StringIO(), False, False)):
         monkeypatch.setattr(sys, "stderr", err)
-        fetching = Fetching(quiet)
+        fetching = DownloadScreen(quiet)
         with fetching.watched():
             for done in (1_000, 5_000_000, 10_000_000):
                 progress.current_listener().progress("lab/model", done, 10_000_000)

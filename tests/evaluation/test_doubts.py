@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 import vitattack
-from vitattack.evaluation.doubts import unconfirmed
+from vitattack.evaluation.doubts import unverified_doubts
 
 Images = tuple[Tensor, Tensor]
 
 
 def test_unconfirmed_preprocessing_of_a_zoo_entry_is_doubted() -> None:
-    (line,) = unconfirmed({"unverified": ["arch", "normalize", "transform"]})
+    (line,) = unverified_doubts({"unverified": ["arch", "normalize", "transform"]})
     assert "the normalize and transform of this zoo entry" in line
-    assert unconfirmed({"unverified": ["arch", "threat"]}) == unconfirmed({}) == []
+    assert unverified_doubts({"unverified": ["arch", "threat"]}) == unverified_doubts({}) == []
 
 
 def test_a_model_that_differentiates_inside_its_forward_is_doubted(toy_images: Images) -> None:

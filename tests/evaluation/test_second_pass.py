@@ -19,7 +19,7 @@ from vitattack.attacks.auto.report import auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
 from vitattack.attacks.base import BLIND_SHARE
 from vitattack.evaluation.listener import EvaluationListener
-from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, due
+from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, next_pass
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
@@ -83,13 +83,13 @@ def test_the_probe_costs_at_most_its_share_and_hangs_on_seed_and_row_alone() -> 
     attack = attack_text.build("auto", LpBall("linf", 0.1))
     assert isinstance(attack, Auto) and attack.assurance is not None
     records = [record(n) for n in range(200)]
-    found = due(attack, JOB, records, 1)
+    found = next_pass(attack, JOB, records, 1)
     assert found is not None and found.number == PROBED
     price = attack.assurance.price
     assert len(found.rows) * price <= 0.15 * 200 * 400 < (len(found.rows) + 1) * price
     assert list(found.rows) == sorted(set(found.rows))
-    assert due(attack, JOB, records, 1) == found
-    other = due(attack, replace(JOB, seed=1), records, 1)
+    assert next_pass(attack, JOB, records, 1) == found
+    other = next_pass(attack, replace(JOB, seed=1), records, 1)
     assert other is not None and other.rows != found.rows
     # who is first among the survivors does not hang on who else survived
     few = chosen(range(0, 200, 2), 0, 100)
@@ -100,24 +100,25 @@ def test_a_hit_sends_every_survivor_to_autoattack_and_no_hit_ends_it() -> None:
     attack = attack_text.build("auto", LpBall("linf", 0.1))
     records = [record(n) for n in range(50)] + [record(50, "fooled"), record(51, "clean_wrong")]
     probed = [replace(r, pass_number=PROBED) if r.index < 5 else r for r in records]
-    assert due(attack, JOB, probed, PROBED) is None
+    assert next_pass(attack, JOB, probed, PROBED) is None
     probed[3] = replace(probed[3], status="fooled")
-    found = due(attack, JOB, probed, PROBED)
+    found = next_pass(attack, JOB, probed, PROBED)
     assert found is not None and found.number == ESCALATED and found.rows == (0, 1, 2, *range(4, 50))
-    assert due(attack, JOB, probed, ESCALATED) is None
+    assert next_pass(attack, JOB, probed, ESCALATED) is None
 
 
 def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -> None:
     attack = attack_text.build("auto", LpBall("linf", 0.1))
     blind = [record(n, blind=n < 20 * BLIND_SHARE + 1) for n in range(20)]
-    found = due(attack, JOB, blind, 1)
+    found = next_pass(attack, JOB, blind, 1)
     assert found is not None and found.number == ESCALATED and len(found.rows) == 20
-    assert due(attack, JOB, [record(0, "fooled")], 1) is None
+    assert next_pass(attack, JOB, [record(0, "fooled")], 1) is None
     assert (
-        due(attack_text.build("auto(passes=403)", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
+        next_pass(attack_text.build("auto(passes=403)", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1)
+        is None
     )
-    assert due(attack_text.build("pgd", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
-    assert due(attack, JOB, [record(0, spent=100)], 1) is None  # 15 % of that pays for nothing
+    assert next_pass(attack_text.build("pgd", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
+    assert next_pass(attack, JOB, [record(0, spent=100)], 1) is None  # 15 % of that pays for nothing
 
 
 @pytest.mark.parametrize(("population", "probed"), list(itertools.product([1, 5, 12], [1, 2, 5])))

@@ -17,8 +17,9 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.evaluation.listener import EvaluationListener
-from vitattack.evaluation.transfer.study import transfer, with_attack
-from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
+from vitattack.evaluation.transfer.command_words import split_attack
+from vitattack.evaluation.transfer.study import transfer
+from vitattack.evaluation.transfer.success_matrix import TransferCell, TransferMatrix
 from vitattack.models.victim import Victim
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.job import Job
@@ -186,11 +187,11 @@ def record(index: int, status: Status, *, right: bool, fragile: bool = False) ->
     return SampleRecord(index, 0, clean, -1, status, 0.0, fragile, False, -1, 1, 0, {"source_right": right})
 
 
-def matrix_of(records: Sequence[SampleRecord], own: Sequence[SampleRecord]) -> Matrix:
+def matrix_of(records: Sequence[SampleRecord], own: Sequence[SampleRecord]) -> TransferMatrix:
     job = Job("t", "pgd", "linf:1/255", "d", "w", "p")
-    cell = Cell("s", "t", Result(job, records, 0.0, (), {}))
+    cell = TransferCell("s", "t", Result(job, records, 0.0, (), {}))
     white = {"s": Result(job, own, 0.0, (), {}), "t": Result(job, own, 0.0, (), {})}
-    return Matrix(("s", "t"), ("t",), (cell, Cell("t", "t", white["t"])), white, "d")
+    return TransferMatrix(("s", "t"), ("t",), (cell, TransferCell("t", "t", white["t"])), white, "d")
 
 
 def test_the_three_measures_by_hand() -> None:
@@ -282,7 +283,7 @@ def test_memory_that_ends_halves_the_pieces_and_changes_no_verdict(
         return forward(self, x)
 
     monkeypatch.setattr(Victim, "forward", tight)
-    monkeypatch.setattr("vitattack.evaluation.transfer.study.first_look", lambda victim, x: [])
+    monkeypatch.setattr("vitattack.evaluation.transfer.study.model_doubts", lambda victim, x: [])
     halved = transfer(pair, attack=PGD, data=images, **SETTINGS)
     assert [c.accuracy for c in halved.cells] == [c.accuracy for c in plain.cells]
     assert any("batches were halved" in doubt for doubt in halved.doubts)
@@ -328,13 +329,13 @@ def test_what_does_not_fit_is_refused_in_one_line(change: dict[str, Any], messag
     ],
 )
 def test_the_attack_may_stand_last(words: tuple[list[str], list[str], str | None], expected: object) -> None:
-    assert with_attack(*words) == expected
+    assert split_attack(*words) == expected
 
 
 @pytest.mark.parametrize("words", [(["a", "pgd"], ["c"], "mim"), (["a", "pgd"], ["c", "mim"], None)])
 def test_two_attacks_are_one_too_many(words: tuple[list[str], list[str], str | None]) -> None:
     with pytest.raises(UsageError, match="one attack is crafted at a time"):
-        with_attack(*words)
+        split_attack(*words)
 
 
 def test_a_module_named_twice_is_called_by_its_name() -> None:

@@ -1,4 +1,4 @@
-"""Batches of images to records of samples, by one attack on one victim, in smaller pieces where memory ends."""
+"""BatchRunner of images to records of samples, by one attack on one victim, in smaller pieces where memory ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vitattack.threats.base import Threat
 T = TypeVar("T")
 
 
-def together(attack: Attack, job: Job) -> int:
+def rows_at_once(attack: Attack, job: Job) -> int:
     """How many consecutive samples an attack is given at once: its own block where it compares samples."""
     return attack.traits.block or job.batch_size
 
@@ -47,7 +47,7 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
     return x.to(device), y.to(device), nudged
 
 
-class Pieces:
+class MemoryBackoff:
     """Work on the rows of a batch, in smaller pieces where memory ends; the piece that fitted is remembered."""
 
     def __init__(self, most: int) -> None:
@@ -82,16 +82,16 @@ class Outcome(NamedTuple):
     x_adv: Tensor
 
 
-class Batches:
-    """Batches to records, by one attack on one victim."""
+class BatchRunner:
+    """BatchRunner to records, by one attack on one victim."""
 
     def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
         self.victim, self.job, self.threat = victim, job, threat
         self.attack = attack.in_chunks(job.batch_size)
-        self.pieces = Pieces(together(attack, job))
+        self.backoff = MemoryBackoff(rows_at_once(attack, job))
 
     def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
-        return self.pieces(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))
+        return self.backoff(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))
 
     def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
         clean = clean_predictions(self.victim, x)

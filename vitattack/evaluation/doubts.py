@@ -20,7 +20,7 @@ from vitattack.records import stats
 from vitattack.records.record import SampleRecord
 
 
-def first_look(victim: Victim, x: Tensor) -> list[str]:
+def model_doubts(victim: Victim, x: Tensor) -> list[str]:
     """Two forwards of the first batch: is the model deterministic, does it return logits, does it defend itself?"""
     found = []
     with frozen(victim), torch.no_grad():
@@ -43,7 +43,7 @@ def first_look(victim: Victim, x: Tensor) -> list[str]:
     return found
 
 
-def unconfirmed(model: Mapping[str, Any]) -> list[str]:
+def unverified_doubts(model: Mapping[str, Any]) -> list[str]:
     """Facts of a model that nobody has confirmed, from the record of its origin."""
     found = []
     moving = [key for key in model.get("unverified", ()) if key in ("normalize", "transform")]  # they move the numbers

@@ -17,8 +17,8 @@ from vitattack.core.files import read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
-from vitattack.evaluation.crafting import Batches, read_batch, together
-from vitattack.evaluation.doubts import Doubts, first_look, unconfirmed
+from vitattack.evaluation.crafting import BatchRunner, read_batch, rows_at_once
+from vitattack.evaluation.doubts import Doubts, model_doubts, unverified_doubts
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.reuse import keep_or_confirm
 from vitattack.evaluation.second_pass import history, run_again
@@ -38,7 +38,7 @@ def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool =
     if content is None:
         return None
     folder = root / job.folder
-    past = history(folder / "samples.jsonl", attack if again else None, job, list(data.cut(together(attack, job))))
+    past = history(folder / "samples.jsonl", attack if again else None, job, list(data.cut(rows_at_once(attack, job))))
     if len(past.records) != len(data) or past.again is not None:
         return None
     learned = read_json(folder / "learned.json")
@@ -72,20 +72,20 @@ def run(
 ) -> Result | None:
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
     device = victim.mean.device
-    with Sink(out, job, list(data.cut(together(attack, job))), shard, fresh=fresh) as sink:
+    with Sink(out, job, list(data.cut(rows_at_once(attack, job))), shard, fresh=fresh) as sink:
         keep_or_confirm(sink.folder, victim, data, fresh=fresh)
         watch(sink.records, sink.total)
         if sink.todo or not attack.traits.learns:  # what it says of itself may hang on the victim
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = model_digest(victim, parameters=False)
-        batches = Batches(victim, attack, job, threat)
+        batches = BatchRunner(victim, attack, job, threat)
         if sink.todo:
             sink.note({"versions": package_versions(COMPUTING)})
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)
-            doubts = first_look(victim, x[:8]) if number == 0 else []
-            backoffs = batches.pieces.backoffs
+            doubts = model_doubts(victim, x[:8]) if number == 0 else []
+            backoffs = batches.backoff.backoffs
             records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
             sink.write(records)
             seconds = time.perf_counter() - began
@@ -93,7 +93,7 @@ def run(
                 {
                     "n": len(rows),
                     "seconds": seconds,
-                    "backoffs": batches.pieces.backoffs - backoffs,
+                    "backoffs": batches.backoff.backoffs - backoffs,
                     "nudged": nudged,
                     "doubts": doubts,
                 }
@@ -129,7 +129,11 @@ def finish(
     events = sink.events()
     learned = sink.learned()
     shown = attack.report(Run(job, everything, learned)) if attack else ()
-    told = [*of_attack, *(doubt for section in shown for doubt in section.doubts), *unconfirmed(model_record or {})]
+    told = [
+        *of_attack,
+        *(doubt for section in shown for doubt in section.doubts),
+        *unverified_doubts(model_record or {}),
+    ]
     found = Doubts(everything, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     seconds = sum(event.get("seconds", 0.0) for event in events)

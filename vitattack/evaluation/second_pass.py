@@ -19,7 +19,7 @@ import torch
 from vitattack.attacks.base import Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
-from vitattack.evaluation.crafting import Batches, read_batch
+from vitattack.evaluation.crafting import BatchRunner, read_batch
 from vitattack.models.victim import Victim
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
@@ -29,7 +29,7 @@ from vitattack.threats.base import Threat
 PROBED, ESCALATED = 2, 3  # numbers of passes
 
 
-class Again(NamedTuple):
+class LaterPass(NamedTuple):
     """A pass that is due: its number, the attack, and whom it is for."""
 
     number: int
@@ -50,24 +50,24 @@ class History(NamedTuple):
 
     records: list[SampleRecord]
     end: int
-    again: Again | None = None
+    again: LaterPass | None = None
     left: Sequence[tuple[int, ...]] = ()
 
 
-def due(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> Again | None:
+def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> LaterPass | None:
     """The pass that follows the pass `done`, if any does."""
     offered = attack.assurance if attack is not None else None
     left = [record for record in records if record.status == "robust"]
     if offered is None or not left or done == ESCALATED:
         return None
-    everybody = Again(ESCALATED, offered.full, tuple(record.index for record in left), offered.first_of_full)
+    everybody = LaterPass(ESCALATED, offered.full, tuple(record.index for record in left), offered.first_of_full)
     if done == PROBED:
         return everybody if any(r.pass_number == PROBED and r.status == "fooled" for r in records) else None
     if sum(bool(record.evidence.get("zero_grad")) for record in left) > offered.blind * len(left):
         return everybody
     spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
     rows = chosen([r.index for r in left], job.seed, math.floor(offered.share * spent / offered.price))
-    return Again(PROBED, offered.probe, rows, offered.first_of_probe) if rows else None
+    return LaterPass(PROBED, offered.probe, rows, offered.first_of_probe) if rows else None
 
 
 def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ def history(path: Path, attack: Attack | None, job: Job, batches: Sequence[tuple
     if len(records) < sum(map(len, batches)):
         return History(records, end)
     done = 1
-    while again := due(attack, job, list(latest.values()), done):
+    while again := next_pass(attack, job, list(latest.values()), done):
         parts = again.batches(job.batch_size)
         found, end = whole_batches(path, parts, end)
         latest |= {record.index: record for record in found}
@@ -111,26 +111,26 @@ def run_again(
         latest, again, left = {record.index: record for record in past.records}, past.again, past.left
     else:
         latest = {record.index: record for record in sink.first_pass}
-        again = due(attack, job, sink.first_pass, 1)
+        again = next_pass(attack, job, sink.first_pass, 1)
         left = again.batches(job.batch_size) if again else ()
     while again is not None:
         told = watch(again.name)
         told([latest[row] for row in again.rows[: len(again.rows) - sum(map(len, left))]], len(again.rows))
-        batches = Batches(victim, recall_attack(again.attack, victim, None), job, threat)
+        batches = BatchRunner(victim, recall_attack(again.attack, victim, None), job, threat)
         for rows in left:
             began = time.perf_counter()
             x, y, _ = read_batch(data, rows, victim, victim.mean.device)
-            found = [together(latest[o.record.index], o.record, again) for o in batches.outcomes(rows, x, y)]
+            found = [merged_record(latest[o.record.index], o.record, again) for o in batches.outcomes(rows, x, y)]
             sink.append(found)
             latest |= {record.index: record for record in found}
             sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
             told(found, len(again.rows))
-        again = due(attack, job, list(latest.values()), again.number)
+        again = next_pass(attack, job, list(latest.values()), again.number)
         left = again.batches(job.batch_size) if again else ()
     return list(latest.values())
 
 
-def together(before: SampleRecord, found: SampleRecord, again: Again) -> SampleRecord:
+def merged_record(before: SampleRecord, found: SampleRecord, again: LaterPass) -> SampleRecord:
     """The record of a sample after another pass: what that found, at the price of all passes."""
     kept = found if found.status == "fooled" else before
     evidence = {**before.evidence, f"spent {again.name}": found.forwards + found.backwards}

@@ -28,7 +28,7 @@ AT_HAND = {"cifar10": "cifar10-demo"}  # images that ship with the package, by t
 
 
 @dataclass(frozen=True)
-class Look:
+class ZooCheck:
     """What was found; `fits` is None where there are no images, or no number to compare with."""
 
     model: str
@@ -49,7 +49,7 @@ class Look:
         return {"schema": 1, **found}
 
 
-def look(
+def check_zoo_model(
     name: str,
     *,
     data: str | None = None,
@@ -59,7 +59,7 @@ def look(
     device: str = "auto",
     threads: int | None = None,
     unsafe_pickle: bool = False,
-) -> Look:
+) -> ZooCheck:
     """Whether the weights of an entry are those it means, as far as a hash and a few images can tell."""
     entry = zoo_entry(name)
     weights = weights_to_fetch(entry)
@@ -74,7 +74,7 @@ def look(
             text = f"{text}[random:{limit}:0]"  # the first images of a folder are of one class
         clean = None if text is None else _clean(loaded, text, folder, batch_size, place)
     reported = reported_clean(entry)
-    return Look(
+    return ZooCheck(
         model=name,
         file=str(path),
         sha256=wanted or files.file_sha256(path),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.table import Table
-from vitattack.evaluation.zoo_check import Look
+from vitattack.evaluation.zoo_check import ZooCheck
 from vitattack.records.stats import Accuracy
 
 
@@ -24,7 +24,7 @@ def pulled_table(
     return table, {"schema": 1, "weights": content}
 
 
-def check_table(look: Look) -> Table:
+def check_table(look: ZooCheck) -> Table:
     """Return one line per property that was checked."""
     verdict = {True: "fits", False: "does not fit: check weights, normalisation and transform", None: "not compared"}
     rows = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vitattack.core.table import Table
-from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
+from vitattack.evaluation.transfer.success_matrix import TransferCell, TransferMatrix
 from vitattack.records.stats import Accuracy, percent
 
 
-def tables(matrix: Matrix) -> list[Table]:
+def tables(matrix: TransferMatrix) -> list[Table]:
     """Three matrices in percent, each with its n; a star marks cells whose candidates were resized."""
     columns = ("crafted on", *matrix.targets)
     clean = ("clean", *(percent(matrix.clean[target].accuracy) for target in matrix.targets))
@@ -31,7 +31,7 @@ def tables(matrix: Matrix) -> list[Table]:
     ]
 
 
-def numbers(matrix: Matrix) -> Table:
+def numbers(matrix: TransferMatrix) -> Table:
     """A row per cell, shares in [0,1] with their intervals: the form for other programs."""
     measures = ("accuracy", "drop", "success")
     spread = [name + end for name in measures for end in ("", "_low", "_high")]
@@ -45,12 +45,12 @@ def numbers(matrix: Matrix) -> Table:
     return Table(_head(matrix), columns, rows, [f"doubt: {doubt}" for doubt in matrix.doubts], left=2)
 
 
-def _head(matrix: Matrix) -> str:
+def _head(matrix: TransferMatrix) -> str:
     job = matrix.first.job
     return f"{job.attack} | {job.threat} | {matrix.data} | n = {matrix.n} | seed {job.seed}"
 
 
-def _rows(matrix: Matrix, show: Callable[[Cell], str]) -> list[tuple[str, ...]]:
+def _rows(matrix: TransferMatrix, show: Callable[[TransferCell], str]) -> list[tuple[str, ...]]:
     def shown(source: str, target: str) -> str:
         cell = matrix.cell(source, target)
         return show(cell) + ("*" if cell.resized else "")

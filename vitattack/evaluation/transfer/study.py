@@ -22,15 +22,14 @@ from torch import Tensor, nn
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
 from vitattack.attacks.black_box.transfer import boundary_doubts, carried
-from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.core.runtime import numerics, resolve_device
 from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
-from vitattack.evaluation.crafting import Batches, Pieces, read_batch, together
-from vitattack.evaluation.doubts import first_look
+from vitattack.evaluation.crafting import BatchRunner, MemoryBackoff, read_batch, rows_at_once
+from vitattack.evaluation.doubts import model_doubts
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import calibration_images, expected_clean, preprocessing
@@ -38,32 +37,37 @@ from vitattack.evaluation.reuse import confirm, keep_or_confirm
 from vitattack.evaluation.run_job import finish, note_leaks, prepared, stored
 from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.setup import DEFAULT_THREAT, Setup, SetupFields
-from vitattack.evaluation.transfer.success_matrix import Cell, Matrix
-from vitattack.evaluation.transfer.victims import Contestant, Model, assemble, at_size, check_names, key_of, size_doubts
+from vitattack.evaluation.transfer.command_words import DEFAULT_ATTACK
+from vitattack.evaluation.transfer.success_matrix import TransferCell, TransferMatrix
+from vitattack.evaluation.transfer.victims import (
+    Model,
+    StudiedModel,
+    assemble,
+    at_size,
+    check_distinct,
+    key_of,
+    size_doubts,
+)
 from vitattack.models.victim import Victim, model_digest
-from vitattack.models.weights.state_dict import SUFFIXES
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 from vitattack.records.store import Sink
-from vitattack.text.syntax import excerpt
+from vitattack.text.syntax import AttackSource, excerpt
 from vitattack.threats.base import Threat, parse_threats
 from vitattack.threats.lp import LpBall
-
-# Every image makes all steps: candidates that stop at the first success on the source transfer badly.
-DEFAULT_ATTACK = "pgd(preset=bhojanapalli2021, stop=never)"
 
 
 def transfer(
     models: Sequence[Model],
     to: Sequence[Model] = (),
-    attack: str = DEFAULT_ATTACK,
+    attack: AttackSource = DEFAULT_ATTACK,
     *,
     threat: str | Threat = DEFAULT_THREAT,
     listener: EvaluationListener | None = None,
     setup: Setup | None = None,
     **fields: Unpack[SetupFields],
-) -> Matrix:
+) -> TransferMatrix:
     """Crafts on each of `models` with the true labels and judges the candidates on each of `to` (default: the same).
 
     All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
@@ -85,7 +89,7 @@ def transfer(
         raise UsageError(f"{excerpt(text)} names its source itself: give this command the attack alone, such as pgd")
     if setup.calibration is not None and not built.traits.learns:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
-    check_names(models, to)
+    check_distinct(models, to)
 
     with numerics(setup.cores), setup.store() as root:
         place = resolve_device(setup.device, next((m for m in [*models, *to] if isinstance(m, nn.Module)), None))
@@ -97,7 +101,7 @@ def transfer(
             how = preprocessing(setup.transform)
             other = calibration_images(setup.calibration, base, setup.data_folder, how)
         taught_by = f"{other.text} {other.digest()}" if other else ""
-        cells: list[Cell] = []
+        cells: list[TransferCell] = []
         white_box: dict[str, Result] = {}
         for number, source in enumerate(rows):
             job = setup.job(
@@ -111,14 +115,14 @@ def transfer(
                 device=place.type,
                 settings=resolved_settings(built),
             )
-            row = Row(source, columns, job, built, ball, other, base, root, place)
+            row = SourceRun(source, columns, job, built, ball, other, base, root, place)
             fresh = setup.fresh or not all(model.lasting for model in (source, *columns))
             found = row.run(listener or EvaluationListener(), number, len(rows), fresh=fresh)
             if setup.out is None:
                 found = {name: replace(result, folder=None) for name, result in found.items()}
             white_box[source.name] = found[source.name]
-            cells += [Cell(source.name, t.name, found[t.name], source.size != t.size) for t in columns]
-        return Matrix(
+            cells += [TransferCell(source.name, t.name, found[t.name], source.size != t.size) for t in columns]
+        return TransferMatrix(
             sources=tuple(source.name for source in rows),
             targets=tuple(target.name for target in columns),
             cells=tuple(cells),
@@ -135,11 +139,11 @@ def transfer(
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRun:
     """One source and its targets."""
 
-    source: Contestant
-    targets: Sequence[Contestant]
+    source: StudiedModel
+    targets: Sequence[StudiedModel]
     job: Job  # of the source on itself
     attack: Attack
     ball: LpBall
@@ -159,7 +163,7 @@ class Row:
             listener.done(replace(results[self.source.name], job=shown), True)
             return results
         with ExitStack() as stack:
-            cut = list(self.base.cut(together(self.attack, self.job)))
+            cut = list(self.base.cut(rows_at_once(self.attack, self.job)))
             sinks = {name: stack.enter_context(Sink(self.root, job, cut, fresh=fresh)) for name, job in jobs.items()}
             for name, sink in sinks.items():
                 keep_or_confirm(sink.folder, models[name].victim, models[name].data, fresh=fresh)
@@ -170,14 +174,14 @@ class Row:
         listener.done(replace(results[self.source.name], job=shown), False)
         return results
 
-    def _stored(self, model: Contestant, job: Job) -> Result | None:
+    def _stored(self, model: StudiedModel, job: Job) -> Result | None:
         """Later passes over survivors are of the white-box job alone: what they craft is shown to nobody else."""
         result = stored(self.root, job, model.data, self.attack, again=model is self.source)
         if result is not None:
             confirm(self.root / job.folder, model.victim, model.data)
         return result
 
-    def _job(self, target: Contestant) -> Job:
+    def _job(self, target: StudiedModel) -> Job:
         """The white-box job, or that of a cell: never the one of `eval` with transfer(...), which crafts per target."""
         if target is self.source:
             return self.job
@@ -191,7 +195,7 @@ class Row:
         )
 
     def _fill(
-        self, models: dict[str, Contestant], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: RecordListener
+        self, models: dict[str, StudiedModel], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: RecordListener
     ) -> Attack:
         """Crafts and judges the batches that are missing in some cell; gives the attack that did it."""
         done = {name: len(cut) - len(sink.todo) for name, sink in sinks.items()}
@@ -201,8 +205,8 @@ class Row:
         if first == len(cut):
             return self.attack
         attack = prepared(self.attack, self.source.victim, self._calibration, self.job, own)
-        batches = Batches(self.source.victim, attack, self.job, self.ball)
-        pieces = {name: Pieces(self.job.batch_size) for name in models} | {self.source.name: batches.pieces}
+        batches = BatchRunner(self.source.victim, attack, self.job, self.ball)
+        pieces = {name: MemoryBackoff(self.job.batch_size) for name in models} | {self.source.name: batches.backoff}
         for name, sink in sinks.items():
             if done[name] < len(cut):
                 sink.note({"versions": package_versions(COMPUTING)})
@@ -218,7 +222,7 @@ class Row:
                 found = records
                 if target is not self.source:
                     found = _judged(target.victim, self.ball, rows, x, y, seen, x_adv, evidence, pieces[name])
-                doubts = first_look(target.victim, x[:8]) if number == done[name] else []
+                doubts = model_doubts(target.victim, x[:8]) if number == done[name] else []
                 sinks[name].write(found)
                 sinks[name].note(
                     {
@@ -244,7 +248,7 @@ class Row:
 
     def _finish(
         self,
-        model: Contestant,
+        model: StudiedModel,
         job: Job,
         sinks: dict[str, Sink],
         attack: Attack,
@@ -266,7 +270,7 @@ class Row:
 
 
 def craft(
-    batches: Batches, rows: Sequence[int], x: Tensor, y: Tensor
+    batches: BatchRunner, rows: Sequence[int], x: Tensor, y: Tensor
 ) -> tuple[list[SampleRecord], Tensor, dict[str, Tensor]]:
     """The white-box records of a batch, candidates for all of its rows, and what the cells keep of the crafting.
 
@@ -288,7 +292,7 @@ def craft(
         return list(zip(crafted.x_adv, spent["forwards"].tolist(), spent["backwards"].tolist(), strict=True))
 
     if len(wrong):
-        for at, (candidate, one, two) in zip(wrong.tolist(), batches.pieces(regardless, 0, len(wrong)), strict=True):
+        for at, (candidate, one, two) in zip(wrong.tolist(), batches.backoff(regardless, 0, len(wrong)), strict=True):
             x_adv[at] = candidate
             forwards[at] += one
             backwards[at] += two
@@ -311,7 +315,7 @@ def _judged(
     seen: Tensor,
     x_adv: Tensor,
     evidence: dict[str, Tensor],
-    pieces: Pieces,
+    pieces: MemoryBackoff,
 ) -> list[SampleRecord]:
     """What candidates crafted around `seen` do to a target that sees the images as `x`."""
     candidates = carried(ball, x, seen, x_adv)
@@ -336,20 +340,3 @@ def _crafted(sink: Sink) -> dict[int, str]:
     """Digests of the candidates by number of the batch, as noted beside the records."""
     notes = [event["crafted"] for event in sink.events() if "crafted" in event]
     return {int(number): str(found) for number, found in notes}
-
-
-def with_attack(models: Sequence[str], to: Sequence[str], attack: str | None) -> tuple[list[str], list[str], str]:
-    """Sources, targets and the attack of a command line, where the attack may stand last among either."""
-    lists = list(models), list(to)
-    named = [attack] if attack else []
-    for words in lists:
-        while words and _is_attack(words[-1]):
-            named.append(words.pop())
-    if len(named) > 1:
-        raise UsageError("one attack is crafted at a time: name one, or worst(...) of several")
-    return *lists, named[0] if named else DEFAULT_ATTACK
-
-
-def _is_attack(word: str) -> bool:
-    """No name of a model has a bracket, though a file's may; a bare name is an attack if it is registered as one."""
-    return ("(" in word and not word.endswith(SUFFIXES)) or word.partition("+")[0].strip() in ATTACKS

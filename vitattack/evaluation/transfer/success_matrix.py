@@ -17,7 +17,7 @@ SIGNIFICANT = 0.01
 
 
 @dataclass(frozen=True)
-class Cell:
+class TransferCell:
     """Candidates of one source on one target. `resized`: their changes went from one input size to another."""
 
     source: str
@@ -80,12 +80,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class TransferMatrix:
     """The cells of all sources and targets, with each source attacked on itself (`white_box`)."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
-    cells: tuple[Cell, ...] = field(repr=False)
+    cells: tuple[TransferCell, ...] = field(repr=False)
     white_box: Mapping[str, Result] = field(repr=False)
     data: str
     notes: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Matrix:
         targets = {cell.target: cell.result.clean for cell in self.cells}
         return {name: result.clean for name, result in self.white_box.items()} | targets
 
-    def cell(self, source: str, target: str) -> Cell:
+    def cell(self, source: str, target: str) -> TransferCell:
         return next(cell for cell in self.cells if (cell.source, cell.target) == (source, target))
 
     @property

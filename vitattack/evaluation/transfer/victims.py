@@ -47,7 +47,7 @@ class _Resized:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class StudiedModel:
     """A victim with the images at its size, and what both hash to."""
 
     loaded: LoadedModel
@@ -78,7 +78,7 @@ def assemble(
     models: Sequence[Model],
     place: torch.device,
     setup: Setup,
-) -> tuple[dict[str | int, Contestant], DataSet]:
+) -> tuple[dict[str | int, StudiedModel], DataSet]:
     """Every model loaded once, with the images at its size, and the images as they were found."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
     stated = options_by_model(texts, setup.options or FileOptions())
@@ -94,14 +94,14 @@ def assemble(
             loaded[id(model)] = LoadedModel(as_victim(model, image.to(place)).to(place), None, {"source": "module"})
     loaded = {key: replace(one, victim=restrict_to_classes(one.victim, base.classes)) for key, one in loaded.items()}
     _check_classes([one.victim for one in loaded.values()], base)
-    found: dict[str | int, Contestant] = {}
+    found: dict[str | int, StudiedModel] = {}
     for key, one in loaded.items():
         if any(one.victim.name == other.name for other in found.values()):
             raise UsageError(f"two models are called '{one.victim.name}': give their victims names of their own")
         images = at_size(base, one.victim.input_size)
         mark = fingerprint(one.victim)
         one = replace(one, record=one.record | unhashed(mark.unknown))
-        found[key] = Contestant(one, images, mark.digest, images.digest(), lasting=not mark.unknown)
+        found[key] = StudiedModel(one, images, mark.digest, images.digest(), lasting=not mark.unknown)
     return found, base
 
 
@@ -121,7 +121,7 @@ def at_size(data: DataSet, size: int) -> DataSet:
     return replace(data, text=f"{data.text} at {size} px", source=_Resized(data.source, size))
 
 
-def check_names(models: Sequence[Model], to: Sequence[Model]) -> None:
+def check_distinct(models: Sequence[Model], to: Sequence[Model]) -> None:
     if not models:
         raise UsageError("no source is named: write vitattack transfer tiny-vit tiny-vit-standard pgd")
     for several in (models, to):
@@ -147,7 +147,7 @@ def _check_classes(victims: Sequence[Victim], data: DataSet) -> None:
         )
 
 
-def size_doubts(models: Sequence[Contestant], ball: LpBall) -> list[str]:
+def size_doubts(models: Sequence[StudiedModel], ball: LpBall) -> list[str]:
     found = [f"images are resized to {model.size} px for {model.name}" for model in models if model.rescaled]
     if ball.norm == "l2" and len({model.size for model in models}) > 1:
         found.append("input sizes differ, and an l2 budget allows another change per pixel at another size")

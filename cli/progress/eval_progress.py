@@ -1,14 +1,12 @@
-"""What a person sees while a run goes on, on stderr: a bar on a terminal, now and then a line elsewhere."""
+"""Progress of an evaluation: a bar per job on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.records.job import Job
@@ -20,7 +18,7 @@ from .bars import bar
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Screen(EvaluationListener):
+class EvaluationScreen(EvaluationListener):
     """Running clean and robust accuracy, rate and remaining time of each job."""
 
     def __init__(self, quiet: bool) -> None:
@@ -28,7 +26,7 @@ class Screen(EvaluationListener):
         self.console = Console(stderr=True)
         self.progress = bar(self.console, quiet)
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> EvaluationScreen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -41,7 +39,7 @@ class Screen(EvaluationListener):
         return self._bar(f"{job.attack}: {name} on survivors")
 
     def _bar(self, title: str) -> RecordListener:
-        self.progress.start()  # not before: until then a download may have the terminal
+        self.progress.start()  # not earlier: a download may be using the terminal
         task = self.progress.add_task(title, total=None, state="")
         seen: list[SampleRecord] = []
         before: int | None = None
@@ -52,7 +50,7 @@ class Screen(EvaluationListener):
             if before is None:
                 before = len(records)
                 if before and not self.quiet:
-                    self.console.print(f"{title}: going on after {before} of {total} stored images", highlight=False)
+                    self.console.print(f"{title}: resuming after {before} of {total} stored images", highlight=False)
             seen.extend(records)
             state = _state(seen, (len(seen) - before) / max(1e-9, time.monotonic() - began))
             self.progress.update(task, completed=len(seen), total=total, state=state)
@@ -69,16 +67,6 @@ class Screen(EvaluationListener):
             self.console.print("this shard is done; the table comes with the last shard", highlight=False)
         elif from_store:
             self.console.print(f"{result.job.attack}: from the store, {result.folder}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def counting(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that has nothing to tell but how far it is."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _state(records: Sequence[SampleRecord], rate: float) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Fetching(Listener):
+class DownloadScreen(Listener):
     """A bar per file with bytes, rate and remaining time, shown from the first byte on."""
 
     def __init__(self, quiet: bool) -> None:
@@ -62,9 +62,9 @@ class Fetching(Listener):
 
 
 @contextmanager
-def _while(fetching: Fetching) -> Iterator[None]:
+def _while(screen: DownloadScreen) -> Iterator[None]:
     try:
-        with listening(fetching):
+        with listening(screen):
             yield
     finally:
-        fetching.stop()
+        screen.stop()

@@ -13,7 +13,7 @@ from vitattack.bench.tasks import Outcome, Task
 from .bars import bar
 
 
-class ProgressBar(BenchProgress):
+class BenchScreen(BenchProgress):
     """Number of finished tasks, with the shares of the running ones."""
 
     def __init__(self, quiet: bool) -> None:
@@ -24,7 +24,7 @@ class ProgressBar(BenchProgress):
         self.finished = 0.0
         self.count = 0
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> BenchScreen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

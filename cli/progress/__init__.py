@@ -1,0 +1,1 @@
+"""Progress of long commands on stderr: bars on a terminal, lines elsewhere."""
