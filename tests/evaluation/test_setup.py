@@ -40,6 +40,8 @@ def test_a_setup_and_its_fields_give_the_same_run(toy_images: Images) -> None:
         ({"batch_size": 0}, "batch size 0"),
         ({"threads": 0}, "0 threads"),
         ({"seed": -1}, "seed -1"),
+        ({"seed": 2**63}, "seed 9223372036854775808 is out of range"),
+        ({"seed": 2**64}, "seed 18446744073709551616 is out of range"),
         ({"shard": (2, 2)}, "shard 2/2"),
         ({"limit": 0}, "limit 0"),
         ({"precision": "fp16"}, "unknown precision 'fp16'"),

@@ -107,3 +107,9 @@ def test_a_small_file_of_nested_aliases_is_refused(tmp_path: Path) -> None:
     (tmp_path / "over.yaml").write_text(bomb)
     with pytest.raises(UsageError, match="the aliases of this file"):
         load_recipe(written(tmp_path, "epochs: 1"), [str(tmp_path / "over.yaml")])
+
+
+def test_a_seed_that_no_generator_takes_is_refused() -> None:
+    for seed in (-1, 2**63, 2**64):
+        with pytest.raises(UsageError, match=f"recipe 'a': .*seed {seed} is out of range"):
+            Recipe("a", seed=seed)

@@ -16,6 +16,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.runtime import usable_cores
 from vitattack.records.job import Job
+from vitattack.text.validate import check_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,8 +73,7 @@ class Setup:
             raise UsageError(f"batch size {self.batch_size} holds no image: use at least 1")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"{self.threads} threads are too few or too many: use 1 to 1024")
-        if self.seed < 0:
-            raise UsageError(f"seed {self.seed} is negative: use 0 or more")
+        check_seed(self.seed)
         if not 0 <= number < count:
             raise UsageError(f"shard {number}/{count} does not exist: write 0/{max(count, 1)} for the first")
         if self.limit is not None and self.limit < 1:

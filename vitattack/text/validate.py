@@ -66,3 +66,12 @@ def _has_type(value: Any, hint: Any) -> bool:
     if hint is str:
         return isinstance(value, str) and all(c.isprintable() or c == "\n" for c in value)
     return isinstance(value, hint)
+
+
+LARGEST_SEED = 2**63 - 1  # of torch and numpy alike
+
+
+def check_seed(seed: int, where: str = "") -> None:
+    """Refuse a seed that random generators do not take."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise UsageError(f"{where}seed is a whole number from 0 on and below 2**63: seed {seed} is out of range")

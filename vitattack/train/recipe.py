@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
+from vitattack.text.validate import check_seed
 
 # Keys for readers only; the outcome of a run does not depend on them.
 DESCRIPTIVE_KEYS = ("name", "summary", "paper", "published", "cost")
@@ -66,8 +67,7 @@ class Recipe:
         for key, value, least in minima:
             if value < least:
                 raise UsageError(f"recipe '{self.name}': {key} is at least {least}, not {value}")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"recipe '{self.name}': seed is a whole number from 0 on, not {self.seed}")
+        check_seed(self.seed, f"recipe '{self.name}': ")
         if not 0 <= self.share < 1:
             raise UsageError(f"recipe '{self.name}': share is from 0 to below 1, not {self.share:g}")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,79}", self.name):

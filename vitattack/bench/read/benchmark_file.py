@@ -19,6 +19,7 @@ from vitattack.core.assets import BENCHMARKS
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
+from vitattack.text.validate import LARGEST_SEED
 from vitattack.text.yaml_lines import Item, checked, load_yaml, refuse_unknown
 from vitattack.threats.base import Threat, parse_threats
 
@@ -146,7 +147,7 @@ class _Reader:
     def _seeds(self) -> tuple[int, ...]:
         seeds: list[int] = []
         for item in self._list("seeds"):
-            seed = item.whole("a seed", 0, 2**63 - 1)
+            seed = item.whole("a seed", 0, LARGEST_SEED)
             if seed in seeds:
                 item.refuse(f"the seed {seed} stands twice: keep one")
             seeds.append(seed)
