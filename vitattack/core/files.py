@@ -184,7 +184,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text())
         return content if isinstance(content, dict) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # RecursionError: brackets nested by the thousand
         return None
 
 

@@ -12,11 +12,13 @@ from vitattack.core.errors import UsageError
 from vitattack.core.files import read_json, try_lock
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
-from vitattack.train.loop.logs import read_rows
+from vitattack.train.loop.logs import is_row, read_rows
 from vitattack.train.loop.reporter import Row
 from vitattack.train.parts import canonical_recipe
 from vitattack.train.recipe import Recipe
+from vitattack.train.recipe_file import recipe_from_json
 
+SCHEMA = 1  # of result.json
 OUTPUTS = ("result.json", "steps.jsonl", "epochs.jsonl", "epochs.csv", "best.safetensors", "last.safetensors")
 
 
@@ -44,11 +46,47 @@ def folder_of(recipe: Recipe, out: str | Path, key: str | None = None) -> Path:
 
 
 def finished_run(folder: Path) -> TrainedRun | None:
-    """The finished run in a folder, if there is one."""
-    result = read_json(folder / "result.json")
-    if result is None or not (folder / "last.safetensors").is_file():
+    """The finished run in a folder, if there is one; a result that is damaged is written again by its run."""
+    path = folder / "result.json"
+    result = read_json(path)
+    if result is None:
+        return None
+    schema = result.get("schema")
+    if type(schema) is int and schema > SCHEMA:
+        raise UsageError(f"{path} was written by a newer vitattack: update it, or give another --out")
+    if schema != SCHEMA or not _is_whole(result) or not _has_weights(folder, result["weights"]):
         return None
     return TrainedRun(folder, tuple(read_rows(folder / "epochs.jsonl")), result)
+
+
+def _is_whole(result: dict[str, Any]) -> bool:
+    """Whether a result holds what a report of its run needs."""
+    types: dict[str, tuple[type, ...]] = {
+        "recipe": (dict,),
+        "weights": (dict,),
+        "chosen_by": (str,),
+        "num_classes": (int,),
+        "parameters": (int,),
+        "hours": (int, float),
+        "adapter": (str, type(None)),
+    }
+    if not all(name in result and isinstance(result[name], kind) for name, kind in types.items()):
+        return False
+    try:
+        recipe_from_json(result["recipe"])
+    except UsageError:
+        return False
+    rows = [result.get(name) for name in ("best", "last")]
+    return all(row is None or (is_row(row) and {"epoch", "loss"} <= row.keys()) for row in rows)
+
+
+def _has_weights(folder: Path, weights: dict[str, Any]) -> bool:
+    """Whether both weights files are there, as long as the result says."""
+    for name in ("best", "last"):
+        about, path = weights.get(name), folder / f"{name}.safetensors"
+        if not (isinstance(about, dict) and path.is_file() and path.stat().st_size == about.get("size")):
+            return False
+    return True
 
 
 @contextmanager

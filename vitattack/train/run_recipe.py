@@ -83,6 +83,8 @@ def train(
         processes.wait()
         session = Session(recipe, key, loop, data, checkpoints, folder, options, reporter or Reporter())
         session.resume()
+        if processes.is_main and (folder / "result.json").is_file():
+            session.reporter.warn(f"{folder / 'result.json'} or the weights beside it are damaged: writing them again")
         loop.observer = session
         loop.fit()
         session.finish()

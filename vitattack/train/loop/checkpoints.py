@@ -56,10 +56,14 @@ class Checkpoints:
         """The newest readable checkpoint; corrupt ones are skipped."""
         paths = self.paths()
         for path in reversed(paths):
+            content: Any = None
             with suppress(Exception):
                 content = torch.load(path, map_location="cpu", weights_only=True)
-                if isinstance(content, dict) and content.get("format") == FORMAT:
-                    return path, content
+            number = content.get("format") if isinstance(content, dict) else None
+            if number == FORMAT:
+                return path, content
+            if isinstance(number, int) and number > FORMAT:
+                raise UsageError(f"{path} was made by a newer vitattack: update it, or give another --out")
         if paths:
             raise UsageError(f"none of the checkpoints in {self.folder} can be read: start over with --fresh")
         return None

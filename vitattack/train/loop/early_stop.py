@@ -69,4 +69,4 @@ class EarlyStop:
         return {"clean": self.clean, "robust": self.robust}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.clean, self.robust = state["clean"], state["robust"]
+        self.clean, self.robust = float(state["clean"]), float(state["robust"])

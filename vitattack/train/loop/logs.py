@@ -6,9 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from vitattack.core.errors import VitattackError
 from vitattack.core.files import append_line, write_atomically
@@ -17,12 +16,14 @@ from vitattack.train.loop.trackers import open_tracker
 
 
 class RunLog:
-    """`steps.jsonl`, `epochs.jsonl` and `epochs.csv`; on resume, rows after `step` are dropped, since they will be repeated."""
+    """`steps.jsonl`, `epochs.jsonl` and `epochs.csv`; on resume, rows after `step` are dropped, since they will be repeated.
+
+    Lines that are no rows are kept beside the file, and `damaged` tells of them.
+    """
 
     def __init__(self, folder: Path, step: int, trackers: Sequence[str] = (), about: Mapping[str, Any] | None = None):
         self._steps, self._epochs, self._csv = (folder / n for n in ("steps.jsonl", "epochs.jsonl", "epochs.csv"))
-        for path in (self._steps, self._epochs):
-            _drop_rows_after(path, step)
+        self.damaged = [note for path in (self._steps, self._epochs) if (note := _drop_rows_after(path, step))]
         self._write_csv()
         self._trackers = [open_tracker(name, folder, dict(about or {})) for name in trackers]
 
@@ -65,17 +66,43 @@ def _append(path: Path, row: Row) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a JSON lines file; a line that a crash cut short is skipped."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows
+    """Rows of a JSON lines file; lines that are no rows are skipped."""
+    return [row for line in _lines(path) if (row := _row(line)) is not None]
 
 
-def _drop_rows_after(path: Path, step: int) -> None:
-    if path.exists():
-        rows = [row for row in read_rows(path) if row.get("step", 0) <= step]
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+def is_row(content: object) -> TypeGuard[Row]:
+    """Whether this is a row of a log: numbers by name, the step among them."""
+    return isinstance(content, dict) and "step" in content and all(map(_is_number, content.values()))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return content if is_row(content) else None
+
+
+def _drop_rows_after(path: Path, step: int) -> str | None:
+    """Drop rows after `step`, move lines that are no rows aside, and return a note about those."""
+    if not path.exists():
+        return None
+    lines = _lines(path)
+    damaged = [line for line in lines if line and _row(line) is None]
+    torn_by_a_kill = bool(damaged) and damaged[-1] is lines[-1] and not path.read_bytes().endswith(b"\n")
+    if torn_by_a_kill:
+        damaged.pop()
+    if damaged:
+        with path.with_name(f"{path.name}.damaged").open("ab") as stream:
+            stream.writelines(line + b"\n" for line in damaged)
+    rows = [row for row in read_rows(path) if row["step"] <= step]
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return f"{len(damaged)} damaged lines of {path} were moved to {path.name}.damaged" if damaged else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.files import file_sha256, json_text, write_atomically
@@ -19,7 +19,7 @@ from vitattack.train.loop.broken_models import fault_of
 from vitattack.train.loop.checkpoints import Checkpoints, write_durably
 from vitattack.train.loop.early_stop import EarlyStop, TrainingStopped
 from vitattack.train.loop.epoch_probes import AccuracyProbe, AttentionProbe
-from vitattack.train.loop.logs import RunLog
+from vitattack.train.loop.logs import RunLog, is_row
 from vitattack.train.loop.reporter import Reporter, Row
 from vitattack.train.loop.training_loop import Observer, TrainingLoop
 from vitattack.train.loop.training_model import safetensors_bytes
@@ -69,7 +69,7 @@ class Session(Observer):
                 )
             try:
                 self._load(state)
-            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
                 raise UsageError(
                     f"{path} does not fit the recipe ({type(error).__name__}: {first_line(error)}), it was changed or made "
                     "by another version: start over with --fresh"
@@ -77,6 +77,8 @@ class Session(Observer):
         if self.processes.is_main:
             self.log = RunLog(self.folder, run.step, self.options.log, self.recipe.json())
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
+            for note in self.log.damaged:
+                self.reporter.warn(note)
             if stored is not None:
                 for path in self.checkpoints.after(stored[0]):
                     self.reporter.warn(f"{path} cannot be read: resuming from {stored[0].name} instead")
@@ -84,7 +86,10 @@ class Session(Observer):
     def _load(self, state: dict[str, Any]) -> None:
         self.loop.load(state["loop"])
         self.early_stop.load_state_dict(state["watch"])
-        self.best, self.seconds = state["best"], float(state["seconds"])
+        best = state["best"]
+        if best is not None and not (is_row(best) and {"epoch", "loss", self.criterion} <= best.keys()):
+            raise ValueError("its best epoch has no numbers")
+        self.best, self.seconds = best, float(state["seconds"])
 
     def step(self, row: Row) -> None:
         if self.log is not None:
@@ -140,9 +145,10 @@ class Session(Observer):
             return
         self.log.close()
         weights = {
-            name: {"sha256": file_sha256(path), "size": path.stat().st_size, "adapter": _adapter(path)}
+            name: {"sha256": file_sha256(path), "size": path.stat().st_size, "adapter": adapter}
             for name in ("best", "last")
-            if (path := self.folder / f"{name}.safetensors").is_file()
+            for path in [self.folder / f"{name}.safetensors"]
+            for adapter in [_adapter(path)]
         }
         rows = self.log.epochs()
         result = {
@@ -150,7 +156,7 @@ class Session(Observer):
             "recipe": self.recipe.json(),
             "chosen_by": self._chosen_by(),
             "best": self.best,
-            "last": rows[-1] if rows else None,
+            "last": rows[-1] if rows and rows[-1]["step"] == self.loop.run.step else None,
             "weights": weights,
             "num_classes": self.loop.run.plain.num_classes,
             "adapter": weights.get("best", {}).get("adapter"),
@@ -191,5 +197,8 @@ class Session(Observer):
 
 def _adapter(path: Path) -> str | None:
     """The adapter a weights file needs; early weights of a run may need none, since scales of one always fold."""
-    with safe_open(path, framework="pt") as file:
-        return next(iter(adapters_of(file.keys())), None)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return next(iter(adapters_of(file.keys())), None)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path} is missing or damaged ({first_line(error)}): start over with --fresh") from error

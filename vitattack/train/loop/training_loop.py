@@ -200,9 +200,14 @@ class TrainingLoop:
         }
 
     def load(self, state: dict[str, Any]) -> None:
+        epoch, at, step = (int(number) for number in state["position"])
+        if not 0 <= epoch <= self.run.epochs or not 0 <= at <= self.run.steps or step != epoch * self.run.steps + at:
+            raise ValueError(f"no position in this run is {state['position']}")
+        tally = {name: float(state["tally"][name]) for name in self.tally}
+        numbers = {str(name): float(number) for name, number in state["numbers"].items()}
         self.run.victim.load_state_dict(state["victim"])
         self.run.optimiser.load_state_dict(state["optimiser"])
         for hook, hook_state in zip(self.parts.hooks, state["hooks"], strict=True):
             hook.load_state_dict(hook_state)
-        self.run.epoch, self.at, self.run.step = state["position"]
-        self.tally, self.run.numbers = dict(state["tally"]), dict(state["numbers"])
+        self.run.epoch, self.at, self.run.step = epoch, at, step
+        self.tally, self.run.numbers = tally, numbers

@@ -1,0 +1,135 @@
+"""Files of a run that were damaged: the run recovers with a word about it, or ends in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.small_runs import Hearing, KillAt, Killed, run, small
+from vitattack.core.errors import UsageError
+from vitattack.report.train import run_table
+from vitattack.train.loop.checkpoints import Checkpoints
+from vitattack.train.loop.logs import read_rows
+from vitattack.train.run_folder import TrainedRun
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "bad utf-8": lambda content: b"\xff\xfe{" + content,
+    "deep": lambda content: b"[" * 200_000,
+    "deep object": lambda content: b'{"a":' * 100_000,
+    "list": lambda content: b"[1, 2]\n",
+    "texts": lambda content: b'{"schema": 1, "step": "one", "loss": [], "recipe": 7, "weights": "none"}\n',
+    "numbers": lambda content: b'{"schema": 1, "step": 1e999, "loss": true}\n',
+}
+RECIPE = small(hooks=(), objective="standard", validation=8, probe=0)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    return run(RECIPE, tmp_path_factory.mktemp("finished"), log_every=1)
+
+
+@pytest.mark.parametrize("name", ["result.json", "epochs.jsonl", "steps.jsonl", "epochs.csv", "last.safetensors"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_finished_run_is_shown_again_whatever_became_of_its_files(
+    finished: TrainedRun, tmp_path: Path, name: str, damage: str
+) -> None:
+    folder = tmp_path / finished.folder.name
+    shutil.copytree(finished.folder, folder)
+    path = folder / name
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    hearing = Hearing()
+    again = run(RECIPE, tmp_path, hearing, log_every=1)
+    assert run_table(again)[0].rows == run_table(finished)[0].rows
+    assert again.last.read_bytes() == finished.last.read_bytes()
+    assert again.best.read_bytes() == finished.best.read_bytes()
+    if name in ("result.json", "last.safetensors"):
+        assert any("damaged: writing them again" in text for text in hearing.warned)
+        passing = {"hours", "provenance"}
+        assert {k: v for k, v in again.result.items() if k not in passing} == {
+            k: v for k, v in finished.result.items() if k not in passing
+        }
+
+
+@pytest.mark.parametrize("name", ["epochs.jsonl", "steps.jsonl"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_log_does_not_end_a_resume(finished: TrainedRun, tmp_path: Path, name: str, damage: str) -> None:
+    with pytest.raises(Killed):
+        run(RECIPE, tmp_path, KillAt(20), save_every=4, log_every=1)
+    (folder,) = tmp_path.iterdir()
+    path = folder / name
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    hearing = Hearing()
+    again = run(RECIPE, tmp_path, hearing, log_every=1)
+    assert again.last.read_bytes() == finished.last.read_bytes()
+    assert all(isinstance(row["step"], int) for row in read_rows(path))
+    if damage in ("bad utf-8", "list", "texts", "numbers"):
+        assert any(f"{name}.damaged" in text for text in hearing.warned)
+        assert path.with_name(f"{name}.damaged").stat().st_size > 0
+
+
+def _set(where: list[Any], value: Any) -> Any:
+    def change(content: dict[str, Any]) -> None:
+        for key in where[:-1]:
+            content = content[key]
+        content[where[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(["loop", "position"], ["a", 0, 0]),
+        _set(["loop", "position"], [10**9, 0, 0]),
+        _set(["loop", "position"], [0, -5, 0]),
+        _set(["loop", "tally"], {}),
+        _set(["loop", "tally"], {"loss": "x", "steps": 1, "seconds": 1}),
+        _set(["loop", "numbers"], ["a"]),
+        _set(["best"], "good"),
+        _set(["best"], {"step": 14, "epoch": 1}),
+        _set(["watch"], {"clean": "a", "robust": None}),
+        _set(["seconds"], "long"),
+        _set(["loop", "optimiser"], 3),
+    ],
+)
+def test_a_checkpoint_of_wrong_content_is_said_in_one_line(tmp_path: Path, change: Any) -> None:
+    with pytest.raises(Killed):
+        run(RECIPE, tmp_path, KillAt(20), save_every=4, log_every=1)
+    (folder,) = tmp_path.iterdir()
+    path = Checkpoints(folder / "checkpoints").paths()[-1]
+    content = torch.load(path, weights_only=True)
+    change(content)
+    torch.save(content, path)
+    with pytest.raises(UsageError, match=r"does not fit the recipe \(.*start over with --fresh") as refused:
+        run(RECIPE, tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_files_of_a_newer_version_are_refused(finished: TrainedRun, tmp_path: Path) -> None:
+    folder = tmp_path / finished.folder.name
+    shutil.copytree(finished.folder, folder)
+    (folder / "result.json").write_text(json.dumps({**finished.result, "schema": 99}))
+    with pytest.raises(UsageError, match="written by a newer vitattack: update it"):
+        run(RECIPE, tmp_path)
+    (folder / "result.json").unlink()
+    newest = Checkpoints(folder / "checkpoints").paths()[-1]
+    torch.save({"format": 99}, newest)
+    with pytest.raises(UsageError, match="made by a newer vitattack: update it"):
+        run(RECIPE, tmp_path)
+
+
+def test_best_weights_that_are_gone_cannot_be_made_from_the_last_checkpoint(
+    finished: TrainedRun, tmp_path: Path
+) -> None:
+    folder = tmp_path / finished.folder.name
+    shutil.copytree(finished.folder, folder)
+    (folder / "best.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match=r"best.safetensors is missing or damaged .*start over with --fresh"):
+        run(RECIPE, tmp_path)
