@@ -13,7 +13,8 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.losses import Margin, TargetedDLR
+from vitattack.attacks.losses.plain import Margin
+from vitattack.attacks.losses.targeted import TargetedDLR
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import Registry
 from vitattack.threats.base import parse_threat

@@ -68,7 +68,7 @@ def test_an_unconfirmed_success_keeps_its_sample_under_attack(toy_images: Images
 
 
 def test_losses_are_passed_inwards() -> None:
-    from vitattack.attacks.losses import Margin
+    from vitattack.attacks.losses.plain import Margin
 
     changed = attack_text.build("worst(pgd, restarts(2, mim))", BALL).with_loss(Margin())
     assert changed == attack_text.build("worst(pgd(loss=margin), restarts(2, mim(loss=margin)))", BALL)

@@ -10,7 +10,8 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import OutputDiversified
 from vitattack.attacks.gradient.steps import Steepest
-from vitattack.attacks.losses import CrossEntropy, Moment, evaluate
+from vitattack.attacks.losses.base import Moment, loss_value
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting_passes
@@ -44,7 +45,7 @@ def test_the_loss_is_averaged_not_the_logits() -> None:
     answers = torch.tensor([[[4.0, 0.0]], [[0.0, 4.0]]])
     y = torch.zeros(1, dtype=torch.long)
     one, other = (CrossEntropy()(answer, y) for answer in answers)
-    assert torch.allclose(evaluate(CrossEntropy(), answers, y, {}, Moment(0, 1)), (one + other) / 2)
+    assert torch.allclose(loss_value(CrossEntropy(), answers, y, {}, Moment(0, 1)), (one + other) / 2)
 
 
 def test_averaging_finds_the_direction_that_noise_hides() -> None:

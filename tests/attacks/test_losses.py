@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitattack.attacks import losses
-from vitattack.attacks.losses import LOSSES, Moment
+from vitattack.attacks.losses.base import LOSSES, Moment, is_correct, is_fooled, loss_memory, loss_value, needs_clean
+from vitattack.attacks.losses.plain import DLR, MIFPE
+from vitattack.attacks.losses.remembering import GAMA
+from vitattack.attacks.losses.targeted import TargetedDLR, TargetedMargin
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 
@@ -20,8 +22,8 @@ RNG = SampleRng(0, (0, 1))
 
 def value(name: str, logits: torch.Tensor = LOGITS, t: int = 50, **options: object) -> list[float]:
     loss = LOSSES[name](**options)  # type: ignore[call-arg]
-    memory = losses.remember(loss, LOGITS, LOGITS, Y, RNG)
-    return losses.evaluate(loss, logits, Y, memory, Moment(t, 100)).tolist()
+    memory = loss_memory(loss, LOGITS, LOGITS, Y, RNG)
+    return loss_value(loss, logits, Y, memory, Moment(t, 100)).tolist()
 
 
 def test_values_by_hand() -> None:
@@ -47,9 +49,9 @@ def test_kl_to_the_clean_output() -> None:
 
 
 def test_gama_pulls_for_a_quarter_of_the_run() -> None:
-    gama = losses.GAMA()
-    assert [gama.pull(Moment(t, 100)) for t in (0, 10, 25, 26, 99)] == pytest.approx([50, 30, 0, 0, 0])
-    assert [gama.pull(Moment(t, 20)) for t in (0, 1, 5, 6)] == pytest.approx([50, 40, 0, 0])
+    gama = GAMA()
+    assert [gama.weight_at(Moment(t, 100)) for t in (0, 10, 25, 26, 99)] == pytest.approx([50, 30, 0, 0, 0])
+    assert [gama.weight_at(Moment(t, 20)) for t in (0, 1, 5, 6)] == pytest.approx([50, 40, 0, 0])
     moved = LOGITS * 0.5
     distance = (moved.softmax(1) - LOGITS.softmax(1)).square().sum(1)
     margin = torch.tensor(value("pm", moved), dtype=torch.float64)
@@ -73,7 +75,7 @@ def test_what_underflow_takes_from_cross_entropy_and_not_from_others(gap: float)
         logits = torch.tensor([[gap, 0.0, -1.0, -2.0]], requires_grad=True)
         y = torch.tensor([0])
         loss = LOSSES[name]()
-        (grad,) = torch.autograd.grad(losses.evaluate(loss, logits, y, {}, Moment(0, 1)).sum(), logits)
+        (grad,) = torch.autograd.grad(loss_value(loss, logits, y, {}, Moment(0, 1)).sum(), logits)
         return grad[0]
 
     assert float(gradient("ce")[0]) == 0.0
@@ -89,51 +91,49 @@ def test_dlr_is_free_of_scale_and_shift() -> None:
 
 def test_too_few_classes_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 3 classes.*use margin"):
-        losses.DLR()(torch.zeros(1, 2), torch.tensor([0]))
+        DLR()(torch.zeros(1, 2), torch.tensor([0]))
     with pytest.raises(UsageError, match="at least 4 classes"):
-        losses.TargetedDLR().towards(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([1]))
+        TargetedDLR().towards(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(UsageError, match="rank 9 of 4 wrong classes"):
-        losses.TargetedMargin(9).remember(LOGITS, LOGITS, Y, RNG)
+        TargetedMargin(9).remember(LOGITS, LOGITS, Y, RNG)
     with pytest.raises(UsageError, match="rank 0"):
-        losses.TargetedMargin(0)
+        TargetedMargin(0)
 
 
 def test_targets_are_never_the_label() -> None:
     for rank in (1, 2, 3, 4, -1, -4):
-        target = losses.TargetedMargin(rank).remember(LOGITS, LOGITS, Y, RNG)["target"]
+        target = TargetedMargin(rank).remember(LOGITS, LOGITS, Y, RNG)["target"]
         assert not bool((target == Y).any())
 
 
 def test_an_output_that_is_not_finite_is_neither_correct_nor_fooled() -> None:
     logits = torch.tensor([[float("nan"), 0.0], [1.0, float("inf")], [0.0, 1.0], [1.0, 0.0], [1.0, -float("inf")]])
     y = torch.tensor([0, 0, 0, 0, 0])
-    assert losses.is_correct(logits, y).tolist() == [False, False, False, True, False]
-    assert losses.is_fooled(logits, y).tolist() == [False, False, True, False, False]
+    assert is_correct(logits, y).tolist() == [False, False, False, True, False]
+    assert is_fooled(logits, y).tolist() == [False, False, True, False, False]
 
 
 def test_gama_anchors_where_it_is_told_to() -> None:
     moved, clean, y = LOGITS * 0.5, LOGITS.flip(1), Y
     for anchor, reference in (("start", LOGITS), ("clean", clean)):
-        gama = losses.GAMA(anchor=anchor)  # type: ignore[arg-type]
-        assert losses.needs_clean(gama) == (anchor == "clean")
-        memory = losses.remember(gama, LOGITS, clean if anchor == "clean" else None, y, RNG)
+        gama = GAMA(anchor=anchor)  # type: ignore[arg-type]
+        assert needs_clean(gama) == (anchor == "clean")
+        memory = loss_memory(gama, LOGITS, clean if anchor == "clean" else None, y, RNG)
         assert torch.equal(memory["anchor"], reference.softmax(1))
-        far = losses.evaluate(gama, moved, y, memory, Moment(0, 100)) - losses.evaluate(
-            gama, moved, y, memory, Moment(99, 100)
-        )
+        far = loss_value(gama, moved, y, memory, Moment(0, 100)) - loss_value(gama, moved, y, memory, Moment(99, 100))
         assert torch.allclose(far, 50 * (moved.softmax(1) - reference.softmax(1)).square().sum(1))
 
 
 def test_targets_come_from_the_clean_output() -> None:
-    loss = losses.TargetedMargin(1)
+    loss = TargetedMargin(1)
     assert loss.remember(LOGITS.flip(1), LOGITS, Y, RNG)["target"].tolist() == [2, 1]
 
 
 def test_few_classes_are_refused_or_fall_back() -> None:
     two, y = torch.tensor([[1.0, 3.0]]), torch.zeros(1, dtype=torch.long)
     with pytest.raises(UsageError, match="'dlr' needs at least 3 classes, the model has 2"):
-        losses.DLR()(two, y)
-    assert losses.DLR(fallback=True)(two, y).tolist() == [2.0]
-    assert losses.DLR(fallback=True)(LOGITS, Y).tolist() == losses.DLR()(LOGITS, Y).tolist()
+        DLR()(two, y)
+    assert DLR(fallback=True)(two, y).tolist() == [2.0]
+    assert DLR(fallback=True)(LOGITS, Y).tolist() == DLR()(LOGITS, Y).tolist()
     with pytest.raises(UsageError, match="'mifpe' needs at least 2 classes, the model has 1"):
-        losses.MIFPE()(two[:, :1], y)
+        MIFPE()(two[:, :1], y)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import losses
 from vitattack.attacks.gradient.apgd import AutoStep, checkpoints
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Edge
-from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy, TargetedDLR
+from vitattack.attacks.losses.base import AnyLoss, Moment, loss_memory, loss_value
+from vitattack.attacks.losses.plain import DLR, CrossEntropy
+from vitattack.attacks.losses.targeted import TargetedDLR
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
@@ -66,8 +67,8 @@ def theirs(
 
 
 def value(loss: AnyLoss, logits: Tensor, clean: Tensor, y: Tensor) -> Tensor:
-    memory = losses.remember(loss, clean, clean, y, SampleRng(0, tuple(range(N))))
-    return losses.evaluate(loss, logits, y, memory, losses.Moment(0, 1))
+    memory = loss_memory(loss, clean, clean, y, SampleRng(0, tuple(range(N))))
+    return loss_value(loss, logits, y, memory, Moment(0, 1))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

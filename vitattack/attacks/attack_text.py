@@ -18,7 +18,7 @@ from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.attacks.gradient.starts import STARTS, Start
 from vitattack.attacks.gradient.steps import RULES, SCHEDULES, Schedule, StepRule
-from vitattack.attacks.losses import LOSSES, AnyLoss
+from vitattack.attacks.losses.base import LOSSES, AnyLoss
 from vitattack.core.errors import UsageError
 from vitattack.core.errors import WrongThreat as WrongThreat
 from vitattack.core.registry import Registry

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import stages
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss
 from vitattack.attacks.price import Price, PriceQuery, UnknownPrice
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng

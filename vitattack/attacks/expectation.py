@@ -9,7 +9,7 @@ from torch import Tensor
 from vitattack.attacks.base import Attack, Crafted, Traits, Wrapper, refuse_nesting
 from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.targets import Targets
-from vitattack.attacks.losses import CrossEntropy
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.losses import CrossEntropy, Margin
+from vitattack.attacks.losses.plain import CrossEntropy, Margin
 from vitattack.core.errors import VitattackError
 from vitattack.models.attention.map import AttentionLayer, AttentionMap
 from vitattack.models.attention.tap import AttentionTap, Seen

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vitattack.attacks.losses import is_correct
+from vitattack.attacks.losses.base import is_correct
 from vitattack.core import files
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import restrict_to_classes

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
-from vitattack.attacks.losses import Margin
+from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.minimum_norm.cw_l2 import CWL2
 from vitattack.attacks.minimum_norm.projection import onto_plane
 from vitattack.core.errors import UsageError

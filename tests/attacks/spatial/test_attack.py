@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks import attack_text, losses
+from vitattack.attacks import attack_text
 from vitattack.attacks.base import Crafted
+from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.spatial.attack import SpatialGrid, _waves
 from vitattack.attacks.spatial.grid import Lattice
 from vitattack.core.errors import UsageError
@@ -62,7 +63,7 @@ def brute() -> Tensor:
                 for angle in torch.linspace(-SMALL.angle, SMALL.angle, 5):
                     with torch.no_grad():
                         logits = victim(transform(image[None], tx[None], ty[None], angle[None]))
-                    rows.append(losses.Margin()(logits, label[None]))
+                    rows.append(Margin()(logits, label[None]))
     return torch.cat(rows).view(16, 3, 3, 5)
 
 
@@ -176,7 +177,7 @@ def test_a_robust_image_comes_with_the_transform_of_the_largest_margin() -> None
     crafted = grid(GRID)(victim, x, y, rng=rng(16))
     robust = ~crafted.evidence["fooled"]
     with torch.no_grad():
-        found = losses.Margin()(victim(crafted.x_adv), y)
+        found = Margin()(victim(crafted.x_adv), y)
     assert torch.allclose(found[robust], margins.amax(1)[robust], atol=1e-3)
 
 
@@ -189,7 +190,7 @@ def test_the_full_grid_counts_and_finds_the_worst() -> None:
     assert torch.equal(crafted.evidence["fooling"], (margins > 0).flatten(1).sum(1))
     assert set(crafted.evidence["transforms"].tolist()) == {COUNT} == set(crafted.evidence["forwards"].tolist())
     with torch.no_grad():
-        found = losses.Margin()(victim(crafted.x_adv), y)
+        found = Margin()(victim(crafted.x_adv), y)
     assert torch.allclose(found, margins.flatten(1).amax(1), atol=1e-3)
     assert SMALL.allows(x, crafted.x_adv, crafted.evidence).all()
     assert not attack.traits.learns

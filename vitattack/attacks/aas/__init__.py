@@ -1,0 +1,1 @@
+"""Adaptive Attention Scaling: attacks through views with scaled attention, and their referee."""

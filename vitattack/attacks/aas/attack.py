@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.aas.report import referee_section
 from vitattack.attacks.aas.scale_search import Candidate, Search
 from vitattack.attacks.base import (
@@ -29,6 +28,7 @@ from vitattack.attacks.base import (
     refuse_nesting,
 )
 from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.losses.base import is_correct, is_fooled
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -136,7 +136,7 @@ class AAS(InBall):
         robust, plain = [0.0] * len(candidates), None
         if self.search.learns and len(candidates) > 1:
             with frozen(victim), torch.no_grad():
-                right = losses.is_correct(victim(x), y)
+                right = is_correct(victim(x), y)
             cheap = Gradient(self.ball, self.rank_steps)
             stream = SampleRng(rng.seed, tuple(range(len(x)))).child("rank")[right]
 
@@ -247,13 +247,13 @@ class AAS(InBall):
         """The protocol of the paper: attack and count on the scaled model. Its examples, shown to the plain one, too."""
         alone = Alone(view)
         with frozen(victim), torch.no_grad():
-            clean = losses.is_correct(alone(x), y)
+            clean = is_correct(alone(x), y)
         crafted = self.inner(alone, x, y, rng=rng)
         for name in ("forwards", "backwards"):
             evidence[name] += crafted.evidence[name]
         with frozen(victim), torch.no_grad():
-            on_scaled = ~losses.is_correct(alone(crafted.x_adv), y)
-            on_plain = ~losses.is_correct(victim(crafted.x_adv), y)
+            on_scaled = ~is_correct(alone(crafted.x_adv), y)
+            on_plain = ~is_correct(victim(crafted.x_adv), y)
         evidence["forwards"] += 3
         evidence["scaled_clean"] = clean
         evidence["scaled_fooled"] = on_scaled
@@ -281,7 +281,7 @@ class AAS(InBall):
     def _on(victim: Victim, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:
         """Who is fooled on the plain model, and the forwards it took per sample."""
         with frozen(victim), torch.no_grad():
-            return losses.is_fooled(victim(x_adv), y), 1
+            return is_fooled(victim(x_adv), y), 1
 
 
 def _nested(scales: Tensor) -> Any:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from vitattack.attacks.losses import best_wrong, of_class
+from vitattack.attacks.losses.base import best_wrong, of_class
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.features import Tap, block_features, eq3_distance, tapped_modules, unit_distance

@@ -1,0 +1,1 @@
+"""`auto`: AutoAttack verdicts at a fraction of its passes."""

@@ -7,7 +7,7 @@ from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, autoattack
 from vitattack.attacks.base import Assurance
 from vitattack.attacks.black_box.square import square
 from vitattack.attacks.compose import Stages
-from vitattack.attacks.losses import Margin
+from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import CLEAN_AND_VERDICT, PriceQuery
 from vitattack.threats.lp import LpBall
 

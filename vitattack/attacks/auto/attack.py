@@ -27,7 +27,8 @@ from vitattack.attacks.compose import confirmed
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
 from vitattack.attacks.gradient.variants import pgd
-from vitattack.attacks.losses import AnyLoss, Margin
+from vitattack.attacks.losses.base import AnyLoss
+from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, sum_of
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import HeavyBall
-from vitattack.attacks.losses import margin
+from vitattack.attacks.losses.base import logit_margin
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
@@ -57,6 +57,6 @@ def agreement(victim: Attackable, other: Attackable, ball: LpBall, x: Tensor, y:
 
 def _gradient(model: Attackable, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     x = x.detach().requires_grad_()
-    loss = margin(model(x), y)
+    loss = logit_margin(model(x), y)
     (grad,) = torch.autograd.grad(loss.sum(), x)
     return loss.detach(), grad.nan_to_num(0.0, 0.0, 0.0)

@@ -13,7 +13,8 @@ from vitattack.attacks.gradient.apgd import AutoStep
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Edge, Start
 from vitattack.attacks.gradient.targets import Aim, Targets, Which
-from vitattack.attacks.losses import DLR, AnyLoss, CrossEntropy
+from vitattack.attacks.losses.base import AnyLoss
+from vitattack.attacks.losses.plain import DLR, CrossEntropy
 from vitattack.attacks.minimum_norm.fab import fab, fab_t
 from vitattack.threats.lp import LpBall
 

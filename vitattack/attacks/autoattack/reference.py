@@ -17,7 +17,7 @@ from vitattack.attacks.autoattack.flags import Flag
 from vitattack.attacks.base import Calibration, Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng

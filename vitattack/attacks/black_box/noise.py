@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.gradient.starts import Gauss, Start, Uniform
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss, is_fooled
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -53,7 +52,7 @@ class Noise(InBall):
                 stream = rng[active].child("noise", number)
                 result[active] = self.start(self.ball, x[active], victim=victim, rng=stream)
                 logits = victim(result[active])
-                fooled = losses.is_fooled(victim.verdict(result[active], logits), y[active])
+                fooled = is_fooled(victim.verdict(result[active], logits), y[active])
                 evidence["forwards"][active] += victim.look
                 evidence["first_fooled"][active[fooled]] = number
                 evidence["fooled"][active[fooled]] = True

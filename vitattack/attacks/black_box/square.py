@@ -10,10 +10,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses import AnyLoss, Loss, Margin, Remembering
+from vitattack.attacks.losses.base import AnyLoss, Loss, Remembering, is_fooled, mean_answer
+from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -93,8 +93,8 @@ class Square(InBall):
                 trial = self._propose(x, best, noise[:, row], t - 1)
             logits = victim(trial)
             evidence["forwards"][active] += victim.look
-            fooled = losses.is_fooled(victim.verdict(trial, logits), y)
-            values = loss(losses.one_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
+            fooled = is_fooled(victim.verdict(trial, logits), y)
+            values = loss(mean_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
             better = values > score
             score = torch.where(better, values, score)
             best = torch.where(per_row(better | (t == 0), x), trial, best)

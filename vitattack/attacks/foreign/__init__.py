@@ -1,0 +1,1 @@
+"""Attacks of other packages, run in a sandbox."""

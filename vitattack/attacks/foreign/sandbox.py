@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks import losses
+from vitattack.attacks.losses.base import is_fooled
 from vitattack.core.errors import VitattackError, first_line
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -123,5 +123,5 @@ def judge_candidates(victim: Attackable, ball: LpBall, x: Tensor, y: Tensor, can
     allowed = ball.allows(x, candidates)
     x_adv = torch.where(per_row(allowed, x), candidates, x)
     with frozen(victim), torch.no_grad():
-        wrong = losses.is_fooled(victim.verdict(x_adv, victim(x_adv)), y)
+        wrong = is_fooled(victim.verdict(x_adv, victim(x_adv)), y)
     return JudgedCandidates(x_adv, wrong & allowed, ~allowed)

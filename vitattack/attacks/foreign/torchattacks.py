@@ -14,7 +14,7 @@ from torch import Tensor
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng

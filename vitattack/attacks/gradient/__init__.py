@@ -1,0 +1,1 @@
+"""The gradient loop with its exchangeable parts, and the attacks made of them."""

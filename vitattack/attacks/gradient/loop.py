@@ -8,11 +8,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits, blank_search
 from vitattack.attacks.gradient.starts import Start, Uniform
 from vitattack.attacks.gradient.steps import State, Steepest, StepRule
-from vitattack.attacks.losses import AnyLoss, CrossEntropy, Moment
+from vitattack.attacks.losses.base import (
+    AnyLoss,
+    Memory,
+    Moment,
+    is_fooled,
+    logit_margin,
+    loss_memory,
+    loss_value,
+    mean_answer,
+    needs_clean,
+)
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -46,7 +56,7 @@ class Gradient(InBall):
         return Traits(unverified=self.stop == "never", near_boundary=self.stop != "never")
 
     def price(self, query: PriceQuery) -> Price:
-        clean = losses.needs_clean(self.loss)
+        clean = needs_clean(self.loss)
         looks = self.steps if self.stop == "never" else self.steps + 1
         return Price().more(
             query.answers * (self.start.passes + clean) + query.look * looks,
@@ -84,11 +94,11 @@ class Gradient(InBall):
         for passes in ("forwards", "backwards"):
             evidence[passes] += self.start.passes * answers
         clean = None
-        if losses.needs_clean(self.loss):
+        if needs_clean(self.loss):
             with torch.no_grad():
-                clean = losses.one_answer(victim(x))
+                clean = mean_answer(victim(x))
             evidence["forwards"] += answers
-        memory: losses.Memory = {}
+        memory: Memory = {}
         state: State = self.rule.init(x, self.steps)
         look = victim.look
 
@@ -102,8 +112,8 @@ class Gradient(InBall):
             evidence["forwards"][active] += look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
-                fooled = losses.is_fooled(plain, y)
-                evidence["margin"][active] = torch.maximum(evidence["margin"][active], losses.margin(plain, y))
+                fooled = is_fooled(plain, y)
+                evidence["margin"][active] = torch.maximum(evidence["margin"][active], logit_margin(plain, y))
             newly_fooled = fooled & (evidence["first_fooled"][active] < 0)
             evidence["first_fooled"][active[newly_fooled]] = t
 
@@ -119,16 +129,16 @@ class Gradient(InBall):
                 active, x_adv = (active, x_adv) if keep is None else (active[keep], x_adv[keep])
                 break
             if t == 0:
-                memory = losses.remember(self.loss, losses.one_answer(logits.detach()), clean, y, rng.child("loss"))
+                memory = loss_memory(self.loss, mean_answer(logits.detach()), clean, y, rng.child("loss"))
             evidence["backwards"][active] += answers  # the pass covers the whole batch, leaving samples included
             if keep is None:
-                loss = losses.evaluate(self.loss, logits, y, memory, Moment(t, self.steps))
+                loss = loss_value(self.loss, logits, y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
             else:
                 # leaving samples take no part in the loss: their rows of the gradient are zero and dropped
                 memory = {name: rows[keep] for name, rows in memory.items()}
                 y, x, active = y[keep], x[keep], active[keep]
-                loss = losses.evaluate(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
+                loss = loss_value(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
                 grad, x_adv = grad[keep], x_adv[keep]
                 state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vitattack.attacks.losses import one_answer
+from vitattack.attacks.losses.base import mean_answer
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry
 from vitattack.core.rng import SampleRng
@@ -112,7 +112,7 @@ class OutputDiversified:
         x_adv = ball.random(x, rng.child("uniform"))
         for _ in range(self.steps):
             x_adv = x_adv.detach().requires_grad_()
-            logits = one_answer(victim(x_adv))
+            logits = mean_answer(victim(x_adv))
             direction = rng.child("direction").uniform(logits.detach(), -1.0, 1.0)
             (grad,) = torch.autograd.grad((direction * logits).sum(), x_adv)
             x_adv = ball.project(x, x_adv.detach() + self.size * ball.eps * ball.ascend(grad.nan_to_num(0.0, 0.0, 0.0)))

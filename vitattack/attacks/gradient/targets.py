@@ -11,16 +11,8 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, inherited_traits, refuse_nesting
 from vitattack.attacks.compose import Stages, price_with_verdict
-from vitattack.attacks.losses import (
-    Aimed,
-    AnyLoss,
-    Targeted,
-    TargetedCrossEntropy,
-    TargetedDLR,
-    TargetedMargin,
-    one_answer,
-    wrong_classes,
-)
+from vitattack.attacks.losses.base import AnyLoss, mean_answer, wrong_classes
+from vitattack.attacks.losses.targeted import Aimed, Targeted, TargetedCrossEntropy, TargetedDLR, TargetedMargin
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -29,7 +21,7 @@ from vitattack.models.victim import frozen
 
 Which = Literal["top", "second", "least", "random"]
 Aim = Literal["margin", "dlr", "ce"]
-LOSSES: dict[str, type[Targeted]] = {"margin": TargetedMargin, "dlr": TargetedDLR, "ce": TargetedCrossEntropy}
+TARGETED_LOSSES: dict[str, type[Targeted]] = {"margin": TargetedMargin, "dlr": TargetedDLR, "ce": TargetedCrossEntropy}
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class Targets(Attack):
         if self.k < 1:
             raise UsageError(f"targets(k={self.k}) has no target: use at least 1")
         refuse_nesting(self.inner)
-        self.inner.with_loss(LOSSES[self.loss]())  # refused by an inner attack without a loss
+        self.inner.with_loss(TARGETED_LOSSES[self.loss]())  # refused by an inner attack without a loss
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -73,7 +65,7 @@ class Targets(Attack):
     def price(self, query: PriceQuery) -> Price:
         """Price of a forward to rank the classes and a run towards each target."""
         count = 1 if self.which == "second" else min(self.k, query.classes - 1)
-        aimed = self.inner.with_loss(Aimed(LOSSES[self.loss](), {}))
+        aimed = self.inner.with_loss(Aimed(TARGETED_LOSSES[self.loss](), {}))
         return price_with_verdict(aimed, query).times(count).more(query.answers)
 
     def with_loss(self, loss: AnyLoss) -> Targets:
@@ -91,9 +83,9 @@ class Targets(Attack):
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         with frozen(victim), torch.no_grad():
-            logits = one_answer(victim(x))
+            logits = mean_answer(victim(x))
         targets = self._targets(logits, y, rng)
-        loss = LOSSES["margin" if self.loss == "dlr" and logits.shape[1] < 4 else self.loss]()
+        loss = TARGETED_LOSSES["margin" if self.loss == "dlr" and logits.shape[1] < 4 else self.loss]()
         aimed = [
             self.inner.with_loss(Aimed(loss, dict(zip(rng.index, column.tolist(), strict=True))))
             for column in targets.unbind(1)

@@ -14,7 +14,9 @@ from vitattack.attacks.compose import Stages
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean, Corner, Edge, Gauss, Start, Uniform
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall, Linear, Milestones, Momentum, Steepest, StepRule
-from vitattack.attacks.losses import DLR, GAMA, MIFPE, AnyLoss, CrossEntropy, LeadThenMargin, Margin
+from vitattack.attacks.losses.base import AnyLoss
+from vitattack.attacks.losses.plain import DLR, MIFPE, CrossEntropy, Margin
+from vitattack.attacks.losses.remembering import GAMA, LeadThenMargin
 from vitattack.core.errors import UsageError
 from vitattack.threats.lp import LpBall
 

@@ -1,0 +1,1 @@
+"""Attacks that minimise the norm of the perturbation."""

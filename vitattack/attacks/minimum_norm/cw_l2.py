@@ -9,10 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss, best_wrong, is_fooled, of_class
 from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
@@ -106,7 +105,7 @@ class CWL2(InBall):
             best.evidence["forwards"][rows["active"]] += victim.look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
-                success = losses.is_fooled(plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)
+                success = is_fooled(plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)
             succeeded[rows["active"]] |= success
             keep = ~best.note(rows["active"], x_adv.detach(), success, before + t)
             penalty = (self.kappa - self._lead(logits, rows["y"])).clamp_min(0)
@@ -125,7 +124,7 @@ class CWL2(InBall):
 
     @staticmethod
     def _lead(logits: Tensor, y: Tensor) -> Tensor:
-        return losses.best_wrong(logits, y) - losses.of_class(logits, y)
+        return best_wrong(logits, y) - of_class(logits, y)
 
     def _adam(self, rows: dict[str, Tensor], grad: Tensor, t: int) -> None:
         rows["mean"] = BETA1 * rows["mean"] + (1 - BETA1) * grad

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss, is_fooled, of_class, wrong_classes
 from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
 from vitattack.attacks.price import Price, PriceQuery
@@ -81,7 +80,7 @@ class FAB(InBall):
         all_rows = torch.arange(len(x), device=x.device)
         logits = _verdicts(victim, all_rows, x, y, best, 0)[1]
         wrong = logits.shape[1] - 1
-        ranked = losses.wrong_classes(logits, y)
+        ranked = wrong_classes(logits, y)
         goals = [ranked] if self.targets is None else [ranked[:, k : k + 1] for k in range(min(self.targets, wrong))]
         for number in range(len(goals) * self.restarts):
             target, restart = divmod(number, self.restarts)
@@ -126,7 +125,7 @@ class FAB(InBall):
             if not bool(known.all()):
                 rows, logits = active[~known], linearised.logits.detach()[~known]
                 spent["forwards"][rows] += victim.verdict_forwards
-                fooled_here[~known] = losses.is_fooled(victim.verdict(point[~known], logits), y[rows])
+                fooled_here[~known] = is_fooled(victim.verdict(point[~known], logits), y[rows])
                 best.note(active, point, fooled_here, before + t)
             gap, slope = linearised.boundary(~fooled_here, self.ball.norm)
             pulled = fooled_here & ~best.done[active]
@@ -188,7 +187,7 @@ class _Linearised:
         count = self.goals.shape[1]
         for k in range(count):
             with torch.enable_grad():
-                lead = losses.of_class(self.logits, self.goals[:, k]) - losses.of_class(self.logits, self.y)
+                lead = of_class(self.logits, self.goals[:, k]) - of_class(self.logits, self.y)
                 (grad,) = torch.autograd.grad(lead[wanted].sum(), self.leaf, retain_graph=k < count - 1)
             self.spent["backwards"][self.active] += 1  # the pass covers the whole batch
             grad, lead = grad.nan_to_num(0.0, 0.0, 0.0), lead.detach().to(gap).nan_to_num(0.0, 0.0, 0.0)
@@ -205,7 +204,7 @@ class _Linearised:
 def _verdicts(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, best: BestSoFar, t: int) -> tuple[Tensor, Tensor]:
     """(B,) verdicts at x, recorded in `best`, and the logits."""
     logits = victim(x)
-    fooled = losses.is_fooled(victim.verdict(x, logits), y)
+    fooled = is_fooled(victim.verdict(x, logits), y)
     best.evidence["forwards"][rows] += victim.look
     best.note(rows, x, fooled, t)
     return fooled, logits

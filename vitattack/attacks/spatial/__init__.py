@@ -1,0 +1,1 @@
+"""Shifts and rotations of the whole image."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.attacks import losses
 from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses import AnyLoss
+from vitattack.attacks.losses.base import AnyLoss, is_correct, is_fooled
+from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.attacks.spatial.grid import Lattice
 from vitattack.attacks.spatial.report import spatial_section
@@ -72,8 +72,8 @@ class _Trial:
             logits = self.victim(x_adv)
             logits = self.victim.verdict(x_adv, logits)
             y = self.y[rows].repeat(len(part))
-            margin = losses.Margin()(logits, y).masked_fill(~torch.isfinite(logits).all(1), -torch.inf)
-            found.append(torch.stack([losses.is_fooled(logits, y).to(margin), margin]).view(2, len(part), len(rows)))
+            margin = Margin()(logits, y).masked_fill(~torch.isfinite(logits).all(1), -torch.inf)
+            found.append(torch.stack([is_fooled(logits, y).to(margin), margin]).view(2, len(part), len(rows)))
         fooled, margin = torch.cat(found, 1)
         return fooled.bool(), margin.to(self.margin)
 
@@ -149,10 +149,10 @@ class SpatialGrid(Attack):
         table = self.lattice.table(self.threat, x).to(x)[torch.tensor(self.lattice.coarse())]
         margins = []
         with frozen(victim), torch.no_grad():
-            right = losses.is_correct(victim(x), y)
+            right = is_correct(victim(x), y)
             x, y = x[right], y[right]
             for at in table if len(x) else ():
-                margins.append(losses.Margin()(victim(transforms(x, *at[:, None])[0]), y).cpu())
+                margins.append(Margin()(victim(transforms(x, *at[:, None])[0]), y).cpu())
         seen = torch.stack(margins) if margins else torch.zeros(len(table), 0)
         return replace(self, order=tuple(self.lattice.learned_order(seen)))
 

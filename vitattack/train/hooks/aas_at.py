@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.aas.scale_search import LITERAL, Climb, Per, shape_of
-from vitattack.attacks.losses import is_correct
+from vitattack.attacks.losses.base import is_correct
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.baked_scales import fold_scales, install_scales, scales_of

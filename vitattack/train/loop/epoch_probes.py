@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.variants import fgsm_rs, pgd
-from vitattack.attacks.losses import is_correct
+from vitattack.attacks.losses.base import is_correct
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers

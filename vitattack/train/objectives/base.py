@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.losses import CrossEntropy, Memory, Moment
+from vitattack.attacks.losses.base import Memory, Moment
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable

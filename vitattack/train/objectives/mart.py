@@ -11,7 +11,7 @@ from torch import Tensor
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.starts import Gauss
 from vitattack.attacks.gradient.variants import pgd
-from vitattack.attacks.losses import of_class
+from vitattack.attacks.losses.base import of_class
 from vitattack.core.errors import UsageError
 from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall

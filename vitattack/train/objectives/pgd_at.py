@@ -13,7 +13,7 @@ from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Uniform
 from vitattack.attacks.gradient.steps import Steepest
 from vitattack.attacks.gradient.variants import fgsm_rs, pgd
-from vitattack.attacks.losses import CrossEntropy
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.core.errors import UsageError
 from vitattack.models.base import Attackable
 from vitattack.threats.lp import LpBall

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.starts import Clean
 from vitattack.attacks.gradient.variants import pgd
-from vitattack.attacks.losses import KLToClean
+from vitattack.attacks.losses.remembering import KLToClean
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable

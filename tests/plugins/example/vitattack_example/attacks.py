@@ -12,7 +12,8 @@ from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Clean
 from vitattack.attacks.gradient.steps import Sign
-from vitattack.attacks.losses import AnyLoss, CrossEntropy, is_fooled
+from vitattack.attacks.losses.base import AnyLoss, is_fooled
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable

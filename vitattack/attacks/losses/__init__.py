@@ -1,0 +1,1 @@
+"""Losses that attacks maximise: one value per sample, higher means better for the attacker."""
