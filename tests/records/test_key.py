@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import vitattack.evaluation.evaluate as evaluation
 from tests.conftest import tiny_vit
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
 from vitattack.attacks.catalogue import ATTACKS
-from vitattack.attacks.gradient.loop import Gradient
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.records.stored_result import read_result
 
@@ -29,14 +28,12 @@ def test_another_default_in_the_code_is_another_key(
 ) -> None:
     """As a release with other defaults would find the store of this one."""
     old = evaluate(tiny_vit(), "pgd(steps=1)", data=toy_images, out=tmp_path, **SETTINGS).results[0]
-    built: Callable[..., Attack] = attack_text.build
+    planned = evaluation.plan_jobs
 
-    def released(*given: Any) -> Attack:
-        attack = built(*given)
-        assert isinstance(attack, Gradient)
-        return replace(attack, stop="never")
+    def released(*given: Any, **more: Any) -> list[Any]:
+        return [plan._replace(attack=replace(plan.attack, stop="never")) for plan in planned(*given, **more)]
 
-    monkeypatch.setattr(attack_text, "build", released)
+    monkeypatch.setattr(evaluation, "plan_jobs", released)
     new = evaluate(tiny_vit(), "pgd(steps=1)", data=toy_images, out=tmp_path, **SETTINGS).results[0]
     assert new.job.attack == old.job.attack and new.job.key != old.job.key
     assert "stop='first_success'" in old.job.settings and "stop='never'" in new.job.settings

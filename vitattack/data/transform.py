@@ -68,5 +68,10 @@ def _scale_short_side(image: Image.Image, short: int, resampling: Image.Resampli
 
 
 def _crop_centre(image: Image.Image, size: int) -> Image.Image:
-    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
+    """Crop the centre; an image that is too small gets black borders, as torchvision gives them."""
+    left, top = _offset(image.width, size), _offset(image.height, size)
     return image.crop((left, top, left + size, top + size))
+
+
+def _offset(side: int, size: int) -> int:
+    return round((side - size) / 2) if side >= size else -((size - side) // 2)

@@ -22,7 +22,7 @@ class ImageTransform:
 
 
 def parse_transform(text: str) -> ImageTransform:
-    """`none`, `resize224x224`, `crop224` or `bicubic256crop224` (short side to 256, then crop)."""
+    """`none`, `resize224x224`, `crop224`, `bicubic256crop224` (short side to 256, then crop) or `bicubic256x256crop224`."""
     if text == "none":
         return ImageTransform()
     if match := re.fullmatch(r"resize(\d+)x(\d+)", text):
@@ -33,6 +33,12 @@ def parse_transform(text: str) -> ImageTransform:
             return ImageTransform(crop=crop)
         interpolation: Literal["bilinear", "bicubic"] = "bicubic" if match[1] == "bicubic" else "bilinear"
         return ImageTransform(short_side=_pixels(match[2]), interpolation=interpolation, crop=crop)
+    if match := re.fullmatch(r"(bilinear|bicubic)(\d+)x(\d+)crop(\d+)", text):
+        return ImageTransform(
+            resize=(_pixels(match[3]), _pixels(match[2])),
+            interpolation="bicubic" if match[1] == "bicubic" else "bilinear",
+            crop=_pixels(match[4]),
+        )
     raise UsageError(f"unknown transform '{text[:40]}': write none, resize224x224, crop224 or bicubic256crop224")
 
 

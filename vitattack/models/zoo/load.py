@@ -137,20 +137,38 @@ def _load_from_timm(text: str) -> LoadedModel:
             f"cannot fetch {text} ({type(error).__name__}: {reason}): connect and run again, or give a local file"
         ) from error
     cfg: dict[str, Any] = dict(model.pretrained_cfg)
-    size, crop = cfg["input_size"][-1], cfg.get("crop_pct") or 1.0
     victim = Victim(
         model,
         name=text,
         num_classes=model.num_classes,
-        input_size=size,
+        input_size=cfg["input_size"][-1],
         mean=cfg["mean"],
         std=cfg["std"],
-        transform=f"{'bicubic' if cfg.get('interpolation') == 'bicubic' else 'bilinear'}{math.floor(size / crop)}crop{size}",
+        transform=timm_transform(cfg, text),
     )
-    keys = ("architecture", "tag", "hf_hub_id", "input_size", "mean", "std", "interpolation", "crop_pct", "license")
+    keys = (
+        *("architecture", "tag", "hf_hub_id", "input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode"),
+        "license",
+    )
     return LoadedModel(
         victim, None, {"source": source, "cfg": {key: cfg[key] for key in keys if cfg.get(key) is not None}}
     )
+
+
+def timm_transform(cfg: Mapping[str, Any], text: str) -> str:
+    """The image transform of a timm configuration, as timm's own factory would make it."""
+    from timm.data.config import resolve_data_config
+
+    resolved = resolve_data_config(pretrained_cfg=dict(cfg))  # type: ignore[no-untyped-call]
+    *_, height, width = resolved["input_size"]
+    mode, interpolation = resolved["crop_mode"], resolved["interpolation"]
+    if mode not in ("center", "squash") or interpolation not in ("bilinear", "bicubic") or height != width:
+        raise UsageError(
+            f"'{text}' prepares images in a way that is not supported ({mode}, {interpolation}, {height} x {width} px): "
+            "choose another model"
+        )
+    scaled = math.floor(width / resolved["crop_pct"])
+    return f"{interpolation}{f'{scaled}x{scaled}' if mode == 'squash' else scaled}crop{width}"
 
 
 def _load_file(path: Path, options: FileOptions) -> LoadedModel:
