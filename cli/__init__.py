@@ -1,1 +1,1 @@
-"""The command line: words to values and values to screens; whatever thinks lives in the library."""
+"""The command line: words to values and values to screens; all logic is in the library."""

@@ -10,7 +10,7 @@ from .options import output_options
 @click.group("attacks", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """The attacks that can be named, and the losses, steps and starts they are made of."""
+    """List the attacks, or describe one with its losses, steps and starts."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(listing, as_json=False, form="table", quiet=False)
 
@@ -18,7 +18,7 @@ def command(ctx: click.Context) -> None:
 @command.command("list", epilog="Example:  vitattack attacks list --format md")
 @output_options
 def listing(as_json: bool, form: str, quiet: bool) -> None:
-    """Every attack with its price, its paper and the threats it is for."""
+    """List every attack with its price, its paper and the threats it is for."""
     from vitattack.report.attacks import listing
 
     from .output import show
@@ -31,7 +31,7 @@ def listing(as_json: bool, form: str, quiet: bool) -> None:
 @click.argument("name")
 @output_options
 def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
-    """One attack: what it does, its options with their defaults, what they may be, and its passes per robust sample."""
+    """Describe one attack: its options with their defaults and choices, and its passes per robust sample."""
     from vitattack.report.attacks import describe
 
     from .output import show

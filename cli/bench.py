@@ -33,7 +33,7 @@ Examples:
   vitattack bench my.yaml --save results           Markdown, LaTeX, CSV, JSON and all records as parquet
 \b
 FILE is a YAML file, or NAME for benchmarks/NAME.yaml; docs/bench.md describes its keys. Everything is checked before the
-first forward. Cells that are stored are not run again: after a failure or an interrupt the same command goes on.
+first forward. Stored cells are not run again: the same command resumes after a failure or an interrupt.
 Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 130 interrupted.
 """,
 )
@@ -89,7 +89,7 @@ def command(
     results = _run(bench, _bench_options(given), executor, quiet, local=given["executor"] == "local")
     _show(results, form, save)
     if results.interrupted:
-        click.echo("vitattack: interrupted: finished batches are stored; run the same command to go on", err=True)
+        click.echo("vitattack: interrupted: finished batches are stored; run the same command to resume", err=True)
     click.get_current_context().exit(results.exit_code)
 
 

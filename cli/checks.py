@@ -16,7 +16,8 @@ def check_models(models: Sequence[str], options: FileOptions) -> None:
     from vitattack.attacks.catalogue import ATTACKS
     from vitattack.models.zoo.names import check_model_name, options_by_model
 
-    for name, own in options_by_model(models, options).items():
+    # a single model is handed all options, so that its own check names the one that does not fit
+    for name, own in ({models[0]: options} if len(models) == 1 else options_by_model(models, options)).items():
         check_model_name(name, own, attacks=ATTACKS)
 
 

@@ -23,7 +23,7 @@ def command(ctx: click.Context) -> None:
 @data_dir
 @output_options
 def list_data(data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
-    """Every data set and protocol with its size and where it would come from."""
+    """List every data set and protocol with its size and source."""
     from vitattack.report.data import data_table
 
     from .output import show
@@ -45,7 +45,7 @@ Examples:
 @data_dir
 @output_options
 def info(name: str, data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
-    """One data set or protocol: what it is and, where its files are at hand, size, digest and images per class."""
+    """Describe a data set or protocol; if its files are available, with size, digest and images per class."""
     from vitattack.report.data import data_description
 
     from .output import show

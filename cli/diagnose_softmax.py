@@ -36,12 +36,12 @@ underflow: more than 0.1 % have one above 87.3, where the other weights leave th
 @click.argument("model", default="tiny-vit")
 @option("--gradient-images", type=click.IntRange(1), default=64, help="Images whose gradients are compared with fp64.")
 @option("--plot", type=click.Path(dir_okay=False), help="Gap histograms per block: FILE.png, .svg or .pdf.")
-@option("--scales", type=click.Path(dir_okay=False), help="Look again under these attention scales (learned.json).")
+@option("--scales", type=click.Path(dir_okay=False), help="Diagnose again under these attention scales (learned.json).")
 @together(data_options, file_options, machine_options, output_options)
 def command(
     model: str, plot: str | None, scales: str | None, as_json: bool, form: str, quiet: bool, **given: Any
 ) -> None:
-    """Say per block and head whether the attention softmax of MODEL saturates or underflows.
+    """Report per block and head whether the attention softmax of MODEL saturates or underflows.
 
     Gaps are those between the two highest scores of a row, from fp64 products of the q and k of the fp32 forward.
     Whether that matters to an attack is read from the input gradient, in fp32 and bf16 against fp64.

@@ -29,7 +29,7 @@ def _budget(ctx: click.Context, parameter: click.Parameter, value: str | None) -
 
 
 def _with_effort(attacks: tuple[AttackSyntax, ...], budget: int | None, until: str | None) -> tuple[AttackSyntax, ...]:
-    """The attacks, `auto` among them with the effort that was asked for."""
+    """The attacks, with the requested effort for `auto`."""
     from vitattack.text.syntax import Call, Node
 
     options: dict[str, Node] = {}
@@ -60,7 +60,7 @@ Examples:
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
-A run that was stopped goes on with the same command; a finished one prints its stored table.
+The same command resumes a run that was stopped, and prints the stored table of a finished one.
 Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DIR; a flag wins.
 """,
 )
@@ -72,7 +72,7 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 @option("--budget", callback=_budget, help="passes=N: auto spends N forwards + backwards on each survivor.")
 @option("--until", type=click.Choice(["converged"]), help="auto goes on until a round over all survivors breaks none.")
 @option("--precision", default="fp32", help="fp32, or bf16-search: auto searches in bfloat16, fp32 decides.")
-@option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of what was made.")
+@option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of the candidates.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
 @together(data_options, file_options, run_options, output_options)
 def command(
@@ -152,7 +152,7 @@ def _check(
 
 
 def _request(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Everything a command says that its numbers hang on."""
+    """Every parameter of a command that its numbers depend on."""
     from vitattack.core.runtime import usable_cores
 
     request = {name: value for name, value in parameters.items() if name not in ("as_json", "form", "quiet")}

@@ -1,4 +1,4 @@
-"""`vitattack`: finds the command, and turns whatever goes wrong into one line and an exit code."""
+"""`vitattack`: finds the command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .signals import Terminated
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
-    "bench": "Run a YAML file of models, attacks and threats, or say what it would take.",
-    "transfer": "Craft on some models, judge on others, and print who fools whom.",
-    "diagnose-softmax": "Say per block whether the attention softmax saturates or underflows.",
-    "train": "Train a model by a recipe, or go on with it.",
+    "bench": "Run a YAML file of models, attacks and threats, or estimate its cost.",
+    "transfer": "Craft on some models, judge on others, and print transfer matrices.",
+    "diagnose-softmax": "Report per block whether the attention softmax saturates or underflows.",
+    "train": "Train a model by a recipe, or resume its training.",
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",
@@ -77,7 +77,7 @@ def cli() -> None:
 
 
 def _check_environment() -> None:
-    """A misspelt VITATTACK_ variable would change nothing and say nothing."""
+    """Refuse misspelt VITATTACK_ variables, which would otherwise be ignored silently."""
     given = sorted(name for name in os.environ if name.startswith("VITATTACK_"))
     if not given:
         return
@@ -118,16 +118,16 @@ def main() -> None:
             raise
         _fail(str(error), 1)
     except Terminated:
-        _fail("terminated: what is finished is stored; run the same command to go on", 128 + signal.SIGTERM)
+        _fail("terminated: finished batches are stored; run the same command to resume", 128 + signal.SIGTERM)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted: what is finished is stored; run the same command to go on", 128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader has seen enough
+        _fail("interrupted: finished batches are stored; run the same command to resume", 128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader closed the pipe, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         if debug:
             raise
-        _fail(f"cannot write the output ({error.strerror}): print it elsewhere; what a run has finished is stored", 1)
+        _fail(f"cannot write the output ({error.strerror}): print it elsewhere; finished batches are stored", 1)
     except Exception as error:
         if debug:
             raise

@@ -31,7 +31,7 @@ def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, 
     from vitattack.models.zoo.catalogue import zoo_entry
     from vitattack.models.zoo.entry import weights_to_fetch
 
-    wanted = {name: weights_to_fetch(zoo_entry(name)) for name in names}  # a typo is answered before torch is imported
+    wanted = {name: weights_to_fetch(zoo_entry(name)) for name in names}  # refuse a typo before torch is imported
 
     from vitattack.models.weights.fetch import fetch_file, weights_origin
     from vitattack.report.model_weights import pulled_table

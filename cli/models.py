@@ -11,7 +11,7 @@ from .options import output_options
 @click.group("models", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """The models of the zoo. timm:ARCH.TAG, hf-hub:OWNER/NAME and checkpoint files need no entry."""
+    """List, describe, fetch, check or add models of the zoo. timm:ARCH.TAG, hf-hub:OWNER/NAME and files need no entry."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(listing, text="", data=None, cached=False, as_json=False, form="table", quiet=False)
 
@@ -37,7 +37,7 @@ Examples:
 @click.option("--cached", is_flag=True, help="Only those whose weights are on this machine.")
 @output_options
 def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
-    """Every entry with its reported numbers, or those that contain TEXT, or whose id fits a pattern such as 'rb/*'."""
+    """List entries with their reported numbers: all, those that contain TEXT, or ids that match a pattern such as 'rb/*'."""
     from vitattack.models.zoo.catalogue import search_zoo
     from vitattack.report.models import is_local, zoo_table
 
@@ -52,7 +52,7 @@ def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str,
 @click.argument("name")
 @output_options
 def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
-    """One entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,
+    """Describe one entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,
     weights, licence. The weights themselves are not needed.
     """
     from vitattack.models.zoo.catalogue import zoo_entry

@@ -1,4 +1,4 @@
-"""Every option once: its words, its environment variable VITATTACK_<NAME>, its help."""
+"""Options that commands share, each with its environment variable VITATTACK_<NAME> and its help."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def _offline(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """Said through the environment, since the clients of the hub ask nowhere else."""
+    """Set through the environment, the only place where clients of the hub look."""
     if wanted:
         os.environ["VITATTACK_OFFLINE"] = os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _watched(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> bool:
-    """Whatever the command fetches is shown, unless it is to be quiet."""
+    """Show the progress of downloads, unless the command is quiet."""
     from .progress.download_progress import DownloadScreen
 
     ctx.with_resource(DownloadScreen(quiet).watched())
@@ -75,7 +75,7 @@ data_options = together(
         help="For image files: resize224x224, crop224, bicubic256crop224; default: the data set's, else the model's.",
     ),
 )
-# No environment variable: what may run code is said each time.
+# No environment variable: an option that may run code must be given each time.
 unsafe_option = click.option(
     "--unsafe-pickle", is_flag=True, help="Unpickle a checkpoint that could run code; only if you trust its author."
 )
@@ -91,18 +91,16 @@ file_options = together(
     unsafe_option,
 )
 compute_options = together(
-    option(
-        "--batch-size", type=click.IntRange(1), default=64, help="Images per batch; attacks halve it where memory ends."
-    ),
+    option("--batch-size", type=click.IntRange(1), default=64, help="Images per batch; halved on out-of-memory."),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use."),
 )
 store_options = together(
     option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
-    option("--fresh", is_flag=True, help="Forget the stored results of these jobs and start over."),
+    option("--fresh", is_flag=True, help="Delete the stored results of these jobs and start over."),
 )
 machine_options = together(
-    option("--seed", type=click.IntRange(0), default=0, help="Noise depends on seed and image, on nothing else."),
+    option("--seed", type=click.IntRange(0), default=0, help="Noise depends only on seed and image."),
     compute_options,
 )
 run_options = together(
@@ -120,7 +118,7 @@ output_options = together(
 
 
 def model_options(given: dict[str, Any]) -> FileOptions:
-    """What the file options say, taken out of a command's arguments."""
+    """The options about a checkpoint file, taken out of a command's arguments."""
     from vitattack.models.zoo.file_options import FileOptions
 
     try:

@@ -1,4 +1,4 @@
-"""A table, or its JSON, on stdout."""
+"""Output of tables, or of their JSON, on stdout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(tables: Table | Sequence[Table], content: Any, form: str) -> None:
 
 
 def _print(table: Table) -> None:
-    """On the width of the terminal; names to copy are kept whole, on lines of their own or in lines as long as they are."""
+    """Print at the width of the terminal; tables of names to copy are stacked or printed at full width instead of folded."""
     console, shown = Console(soft_wrap=False), table.rich()
     if table.whole:
         wanted = console.measure(shown, options=console.options.update(width=LONGEST)).maximum
@@ -46,5 +46,5 @@ def _print(table: Table) -> None:
 
 
 def terminal_width() -> int:
-    """What a table may take up."""
+    """The number of columns that a table may take up."""
     return Console().width

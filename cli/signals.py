@@ -1,4 +1,4 @@
-"""SIGTERM handled like Ctrl-C, from the moment there is something to lose."""
+"""SIGTERM handled like Ctrl-C, once a run has begun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 class Terminated(BaseException):
-    """SIGTERM: what is finished is stored, and the user is told how to go on. No KeyboardInterrupt, which click eats."""
+    """Raised on SIGTERM. Not a KeyboardInterrupt, which click would swallow."""
 
 
 def _terminate(number: int, frame: Any) -> NoReturn:
@@ -15,5 +15,5 @@ def _terminate(number: int, frame: Any) -> NoReturn:
 
 
 def catch_sigterm() -> None:
-    """Called after the heavy imports: an exception raised inside the import of a C extension is lost."""
+    """Install the handler. Call it after the heavy imports: an exception inside the import of a C extension is lost."""
     signal.signal(signal.SIGTERM, _terminate)

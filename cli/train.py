@@ -71,7 +71,7 @@ def command(
     if recipe is None:
         show(*recipes_table(), form)
         return
-    # What needs no torch comes first, so that a typo is answered at once.
+    # Checks that need no torch come first, so that a typo is refused at once.
     loaded = load_recipe(recipe, [*changes, *([f"init={init}"] if init else [])])
     options = SessionOptions(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
 

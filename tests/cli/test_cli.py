@@ -331,7 +331,7 @@ def test_ctrl_c_and_sigterm_say_how_to_go_on(tmp_path: Path, uninterrupted: byte
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert "run the same command to go on" in errors and "Traceback" not in errors
+    assert "run the same command to resume" in errors and "Traceback" not in errors
     assert vitattack(*RUN, cwd=tmp_path).returncode == 0
     assert records_of(tmp_path) == uninterrupted
 
@@ -349,7 +349,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path, uninterrupted: bytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
     done = vitattack(*RUN, cwd=tmp_path, preexec_fn=limit)
-    refused(done, "free some space and run the same command to go on", code=1)
+    refused(done, "free some space and run the same command to resume", code=1)
     assert len(records_of(tmp_path)) <= 3000
     assert vitattack(*RUN, cwd=tmp_path).returncode == 0
     assert records_of(tmp_path) == uninterrupted

@@ -354,7 +354,7 @@ def test_auto_on_the_diagonal_has_its_later_passes_and_the_store_answers_afterwa
     alone = evaluate(pair[0], attack, data=images, out=tmp_path / "alone", **settings).results[0]
     assert list(matrix.white_box["one"].records) == list(alone.records)
     assert {r.pass_number for r in alone.records} == {1, 2}
-    assert any("crafting ends where the source first errs" in note for note in matrix.notes)
+    assert any("crafting stops where the source first errs" in note for note in matrix.notes)
     before = files(tmp_path)
     heard: list[bool] = []
 

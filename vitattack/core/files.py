@@ -170,7 +170,7 @@ def cannot_write(path: Path, error: OSError) -> VitattackError:
     """The error for a file of a run that could not be written, with the fix that fits its cause."""
     reason = error.strerror or type(error).__name__
     if is_disk_full(error):
-        return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to go on")
+        return VitattackError(f"cannot write {path} ({reason}): free some space and run the same command to resume")
     return UsageError(f"cannot write {path} ({reason}): give another folder with --out")
 
 

@@ -1,4 +1,4 @@
-"""BatchRunner of images to records of samples, by one attack on one victim, in smaller pieces where memory ends."""
+"""Crafting: batches of images to sample records, by one attack on one victim, halved on out-of-memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def rows_at_once(attack: Attack, job: Job) -> int:
-    """How many consecutive samples an attack is given at once: its own block where it compares samples."""
+    """Number of consecutive samples an attack is given at once: its own block if it compares samples, else a batch."""
     return attack.traits.block or job.batch_size
 
 
@@ -48,7 +48,7 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
 
 
 class MemoryBackoff:
-    """Work on the rows of a batch, in smaller pieces where memory ends; the piece that fitted is remembered."""
+    """Work on the rows of a batch, halved on out-of-memory; the size that fitted is remembered."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -76,14 +76,14 @@ class MemoryBackoff:
 
 
 class Outcome(NamedTuple):
-    """The record of a sample and the candidate it is about; the image itself where none was made."""
+    """A sample's record and its candidate, which is the clean image if none was made."""
 
     record: SampleRecord
     x_adv: Tensor
 
 
 class BatchRunner:
-    """BatchRunner to records, by one attack on one victim."""
+    """One attack on one victim, batch by batch."""
 
     def __init__(self, victim: Victim, attack: Attack, job: Job, threat: Threat) -> None:
         self.victim, self.job, self.threat = victim, job, threat
@@ -103,7 +103,7 @@ class BatchRunner:
                 others = self.attack.on_misclassified(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
         outcomes = self._attacked(rows, x, y, clean, rng, others)
-        # A success that hangs on rounding keeps its sample under attack: once more, with other noise.
+        # Samples whose success was not confirmed are attacked once more, with other noise.
         loose = torch.tensor([outcome.record.fragile for outcome in outcomes], device=x.device)
         if bool(loose.any()) and self.attack.traits.second_try:
             kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
@@ -128,14 +128,14 @@ class BatchRunner:
         return [Outcome(record, candidate) for record, candidate in zip(records, x_adv, strict=True)]
 
     def crafted(self, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, dict[str, Tensor]]:
-        """Candidates, and the counted passes per sample."""
+        """Candidates, and the passes counted per sample."""
         with counting_passes(self.victim) as passes:
             crafted = self.attack(self.victim, x, y, rng=rng)
         return crafted, _shared(passes, crafted.evidence, len(x), x)
 
 
 def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> dict[str, Tensor]:
-    """The counted passes per sample, after what the attack says of them."""
+    """Counted passes spread over the samples as the attack claims."""
     blank = torch.zeros(n, dtype=torch.long, device=x.device)
     return {
         name: spread_passes(total, claims.get(name, blank))
@@ -144,7 +144,7 @@ def _shared(passes: Passes, claims: Mapping[str, Tensor], n: int, x: Tensor) -> 
 
 
 def _firmer(first: Outcome, again: Outcome | None) -> Outcome:
-    """The second try where it settled the matter, at the price of both."""
+    """The second try if it succeeded, else the first, at the price of both."""
     if again is None:
         return first
     forwards = first.record.forwards + again.record.forwards - 1

@@ -1,4 +1,4 @@
-"""Reasons not to trust a number, found on the way and said beside it. They never change it."""
+"""Doubts: reasons not to trust a number, collected during a run and shown beside it. They never change it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitattack.records.record import SampleRecord
 
 
 def model_doubts(victim: Victim, x: Tensor) -> list[str]:
-    """Two forwards of the first batch: is the model deterministic, does it return logits, does it defend itself?"""
+    """Doubts from two forwards of the first batch: randomness, probabilities for logits, test-time adaptation."""
     found = []
     with frozen(victim), torch.no_grad():
         one = victim(x)
@@ -46,10 +46,12 @@ def model_doubts(victim: Victim, x: Tensor) -> list[str]:
 def unverified_doubts(model: Mapping[str, Any]) -> list[str]:
     """Facts of a model that nobody has confirmed, from the record of its origin."""
     found = []
-    moving = [key for key in model.get("unverified", ()) if key in ("normalize", "transform")]  # they move the numbers
+    moving = [
+        key for key in model.get("unverified", ()) if key in ("normalize", "transform")
+    ]  # facts that change numbers
     if moving:
         found.append(
-            f"nobody has confirmed the {' and '.join(moving)} of this zoo entry: hold the clean accuracy against its source"
+            f"nobody has confirmed the {' and '.join(moving)} of this zoo entry: compare the clean accuracy with its source"
         )
     if unhashed := model.get("unhashed", ()):
         more = f" and {len(unhashed) - 1} more" if len(unhashed) > 1 else ""
@@ -61,7 +63,7 @@ def unverified_doubts(model: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _autograd_calls() -> Iterator[list[str]]:
-    """Names of autograd's entries as they are called; by sys.setprofile, which leaves debuggers and coverage alone."""
+    """Names of autograd's entry points as they are called. Uses sys.setprofile, which debuggers and coverage leave alone."""
     calls: list[str] = []
     before = sys.getprofile()
 
@@ -78,7 +80,7 @@ def _autograd_calls() -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Doubts:
-    """All that the records and events of a job give away."""
+    """Doubts about one job, from its records, its events and its attack."""
 
     records: Sequence[SampleRecord]
     events: Sequence[dict[str, Any]]
@@ -105,7 +107,7 @@ class Doubts:
         if violations:
             yield f"{violations} candidates broke the budget and were discarded"
         if fragile:
-            yield f"{fragile} successes hang on rounding: a second forward at another batch size did not confirm them"
+            yield f"{fragile} successes were not reproduced at another batch size: their samples count as robust"
         if flat:
             yield (
                 f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe, and square "

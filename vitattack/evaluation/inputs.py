@@ -1,4 +1,4 @@
-"""The files that the numbers of an evaluation hang on, as far as they can be listed."""
+"""Input files of an evaluation: everything its numbers depend on, as far as it can be listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitattack.models.zoo.load import LoadedModel
 
 
 def model_files(loaded: LoadedModel, text: str) -> tuple[Path, ...] | None:
-    """The weights of a model and the zoo files that describe it; None for one whose files others keep."""
+    """The weights of a model and the zoo files that describe it; None if another library keeps its files."""
     described = (ZOO_FILE, user_zoo_file())
     if loaded.entry is not None:
         if loaded.entry.weights is None:
@@ -32,7 +32,7 @@ def model_files(loaded: LoadedModel, text: str) -> tuple[Path, ...] | None:
 
 
 def image_files(images: DataSet, text: str, data_dir: Path | None) -> tuple[Path, ...] | None:
-    """The files of a data set that consists of a few, `text` as it was asked for; None for folders and archives."""
+    """The files of a data set of a few large files, requested as `text`; None for folders and archives."""
     source = images.source
     if not isinstance(source, ParquetSource | ArraySource):
         return None
@@ -42,12 +42,12 @@ def image_files(images: DataSet, text: str, data_dir: Path | None) -> tuple[Path
         single = Path(name.removeprefix("npz:")).is_file()  # parts may be added to a folder of them
         return (*source.files, *listed) if single else None
     if data_dir is not None and not all(EMBEDDED in path.parents for path in source.files):
-        return None  # which of several places was looked into is not known here
+        return None  # which of several folders was read is not known here
     return (*source.files, *(ref for path in source.files for ref in _hub_refs(path)), *listed)
 
 
 def _hub_refs(path: Path) -> Sequence[Path]:
-    """The file that says which revision of a repository in the hub's cache is current."""
+    """The file that names the current revision of a repository in the hub's cache."""
     for parent in path.parents:
         if parent.name == "snapshots":
             return (parent.parent / "refs" / "main",)
@@ -55,5 +55,5 @@ def _hub_refs(path: Path) -> Sequence[Path]:
 
 
 def perceptual_files() -> tuple[Path, ...] | None:
-    """The weights of LPIPS; None where they are missing, since they may be fetched at any time."""
+    """The weights of LPIPS; None if they are missing, since they may be fetched at any time."""
     return (backbone_file(),) if lpips_missing() is None else None

@@ -1,4 +1,4 @@
-"""The only place that says "fooled": on the plain victim, in fp32, inside the budget, seen twice."""
+"""The judge: a sample counts as fooled if the plain fp32 victim errs on its candidate twice, inside the budget."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vitattack.models.victim import Victim, frozen
 from vitattack.records.record import SampleRecord, Status
 from vitattack.threats.base import Threat
 
-# Evidence that has its own column in a record, or is spent on other columns.
+# Evidence that has a column of its own in a record, or goes into other columns.
 COLUMNS = {"fooled", "first_fooled", "forwards", "backwards"}
 
 
 def clean_predictions(victim: Victim, x: Tensor) -> Tensor:
-    """(B,) the plain prediction, -1 where the output is not finite."""
+    """(B,) plain predictions, -1 for outputs that are not finite."""
     with frozen(victim), torch.no_grad():
         return _predict(victim(x))
 
@@ -36,9 +36,9 @@ def judge(
 ) -> list[SampleRecord]:
     """Records of one batch. `crafted` holds candidates for the clean-correct samples only, in order; costs likewise.
 
-    A success counts when two forwards agree on it, the second at another batch size. One that only one of them sees is
-    `fragile`: the sample counts as robust, and the interval of the result says so. Candidates outside the budget are
-    discarded before anybody looks at what they would do. `others` is evidence on the samples that were not attacked.
+    A success counts if two forwards agree on it, the second at another batch size. One that is not reproduced is `fragile`:
+    the sample counts as robust, and the interval of the result covers both readings. Candidates outside the budget are
+    discarded before their prediction is computed. `others` is evidence on the samples that were not attacked.
     """
     attacked = clean == y
     number = int(attacked.sum())
@@ -54,7 +54,7 @@ def judge(
         success = finite & (first != y[attacked])
         doubtful = success | (claimed & finite)
         if bool(doubtful.any()):
-            alone = int(allowed.sum()) == 1  # looked at as a pair, for want of halves
+            alone = int(allowed.sum()) == 1  # judged as a pair, since one image has no halves
             second[doubtful] = _again(victim, crafted.x_adv[doubtful], batch=int(allowed.sum()))
             spent += doubtful.long() * (2 if alone else 1)
     confirmed = success & (second >= 0) & (second != y[attacked])
@@ -119,7 +119,7 @@ def _predict(logits: Tensor) -> Tensor:
 
 
 def _again(victim: Victim, x_adv: Tensor, batch: int) -> Tensor:
-    """Predictions at a batch size other than the first forward's: halves of it, or a pair where there was one."""
+    """Predictions at another batch size than the first forward's: half of it, or two for a single image."""
     if batch == 1:
         return _predict(victim(torch.cat([x_adv, x_adv])))[:1]
     return torch.cat([_predict(victim(part)) for part in torch.split(x_adv, max(1, batch // 2))])

@@ -1,4 +1,4 @@
-"""Progress of an evaluation, told to whoever wants to hear of it."""
+"""Listener for the progress of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class EvaluationListener:
     """Events of an evaluation while it runs; the default ignores them."""
 
     def keyed(self, job: Job, root: Path) -> None:
-        """The key of a job is known, and the store in `root` is about to be asked for it."""
+        """The key of a job is known; the store in `root` is about to be searched for it."""
 
     def job(self, job: Job, number: int, count: int) -> RecordListener:
-        """A job is about to run; the callable returned hears of its records."""
+        """A job is about to run; the returned callable is given its records."""
         return lambda records, total: None
 
     def again(self, job: Job, name: str) -> RecordListener:
@@ -24,4 +24,4 @@ class EvaluationListener:
         return lambda records, total: None
 
     def done(self, result: Result | None, from_store: bool) -> None:
-        """A job has ended; None where other shards have to finish first."""
+        """A job has ended; None if other shards have to finish first."""

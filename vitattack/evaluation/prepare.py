@@ -1,4 +1,4 @@
-"""The victim and the images of an evaluation, opened and checked against each other."""
+"""Preparation of an evaluation: its victim and images, opened and checked against each other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Prepared:
 
     @cached_property
     def digests(self) -> tuple[str, str]:
-        """Of the victim and of the images."""
+        """Digests of the victim and of the images."""
         return self.fingerprint.digest, self.images.digest()
 
     @property
@@ -63,7 +63,7 @@ class Prepared:
         sources: tuple[str, ...] = (),
         settings: str = "",
     ) -> Job:
-        """The job of an attack on this victim; `sources` are digests of models that the attack asks besides it."""
+        """The job of an attack on this victim; `sources` are digests of other models that the attack queries."""
         weights, pixels = self.digests
         return self.setup.job(
             model=self.victim.name,
@@ -78,18 +78,18 @@ class Prepared:
         )
 
     def calibration(self, *, required: bool) -> DataSet | None:
-        """Images for attacks that learn."""
+        """Calibration images for attacks that learn."""
         how = preprocessing(self.setup.transform, self.victim)
         return calibration_images(self.setup.calibration, self.images, self.setup.data_folder, how, required=required)
 
     def read(self, images: DataSet | None) -> tuple[Tensor, Tensor]:
-        """All of some images with their labels, on the device of the victim; nothing without any."""
+        """All images of a data set with their labels, on the device of the victim; empty tensors for None."""
         if images is None:
             return torch.empty(0), torch.empty(0)
         return read_batch(images, images.rows, self.victim, self.device)[:2]
 
     def files(self, model: str, calibration: DataSet | None, *, perceptual: bool) -> tuple[Path, ...] | None:
-        """Every file that the numbers hang on; None where they cannot be listed."""
+        """Every file that the numbers depend on; None if they cannot be listed."""
         parts = [model_files(self.loaded, model)]
         for images, asked in ((self.images, self.setup.data), (calibration, self.setup.calibration)):
             if images is not None:
@@ -128,7 +128,7 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
 
 
 def preprocessing(transform: str | None, victim: Victim | None = None) -> Preprocessing:
-    """The transform asked for, and the one the model was made with."""
+    """The requested transform, and the one the model was trained with."""
     return Preprocessing(transform, victim.transform, victim.input_size) if victim else Preprocessing(transform)
 
 
@@ -143,7 +143,7 @@ def open_images(
     data_dir: Path | None,
     how: Preprocessing = Preprocessing(),
 ) -> DataSet:
-    """Images by text, as tensors or as they are; without a given transform the data set's own decides, then the model's."""
+    """Images by name, as tensors or as a data set; without a requested transform the set's own applies, else the model's."""
     if isinstance(data, str):
         return data_sets.load_data(
             data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
@@ -160,7 +160,7 @@ def calibration_images(
     *,
     required: bool = True,
 ) -> DataSet | None:
-    """Images to learn from, never the ones evaluated: given, embedded, or unused rows of the data set."""
+    """Calibration images, never the evaluated ones: given, embedded, or unused rows of the data set."""
     if given is None and evaluated.text.partition("[")[0] in ("cifar10", "cifar10-demo"):
         given = "cifar10-calib"
     if given is not None:
@@ -177,11 +177,11 @@ def calibration_images(
 
 
 def _overlap(one: DataSet, two: DataSet) -> bool:
-    """Whether an image is in both: by set and row, and for small images by their pixels."""
+    """Whether two data sets share an image, by set and row, and for small images by pixels."""
     if one.set_name == two.set_name:
         return bool(set(one.rows) & set(two.rows))
     if max(len(one), len(two)) > 12_000 or any(d.read(d.rows[:1])[0].numel() > 3 * 64 * 64 for d in (one, two)):
-        return False  # too much to read for a check; sets of other names are taken for other images
+        return False  # too much to read for a check; differently named sets are assumed to be disjoint
     pixels: list[set[bytes]] = [
         {image.numpy().tobytes() for rows in d.cut(256) for image in d.read(rows)[0].cpu()} for d in (one, two)
     ]
@@ -189,7 +189,7 @@ def _overlap(one: DataSet, two: DataSet) -> bool:
 
 
 def expected_clean(loaded: LoadedModel, images: DataSet) -> stats.Accuracy | None:
-    """The clean accuracy the model's entry reports, where the images are of the data set it reports it on."""
+    """The clean accuracy reported by the model's entry, if the images are of the data set it refers to."""
     entry = loaded.entry
     if entry is None or images.set_name.removesuffix("-demo") != entry.dataset:
         return None
@@ -197,7 +197,7 @@ def expected_clean(loaded: LoadedModel, images: DataSet) -> stats.Accuracy | Non
 
 
 def reported_clean(entry: ZooEntry) -> stats.Accuracy | None:
-    """The clean accuracy an entry reports, as a share of its n images."""
+    """The clean accuracy reported by an entry, as a share of its n images."""
     reported = next((r for r in entry.reported if r.metric == "clean"), None)
     if reported is None or reported.n is None:
         return None

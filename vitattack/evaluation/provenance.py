@@ -1,4 +1,4 @@
-"""What a number was made with."""
+"""Provenance of a number: versions, machine, numerics, digests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitattack.records.job import Job
 
 
 def provenance(device: torch.device, job: Job, protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions, machine, numerics, what went in and, in a checkout, the git state."""
+    """Versions, machine, numerics, digests of the inputs and, in a checkout, the git state."""
     return {
         "seed": job.seed,
         "weights_sha256": job.weights,

@@ -1,4 +1,4 @@
-"""One job from start to stored result: batches in order, crafted, judged, written; nothing kept in memory but records."""
+"""One job from start to stored result: batches in order, crafted, judged and written; only records stay in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from vitattack.threats.base import Threat
 
 
 def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, again: bool = True) -> Result | None:
-    """The result of a finished job, from the store alone; without `again` of one that has a first pass alone."""
+    """The result of a finished job, from the store alone. Without `again`, only the first pass is expected."""
     content = finished(root, job)
     if content is None:
         return None
@@ -75,7 +75,7 @@ def run(
     with Sink(out, job, list(data.cut(rows_at_once(attack, job))), shard, fresh=fresh) as sink:
         keep_or_confirm(sink.folder, victim, data, fresh=fresh)
         watch(sink.records, sink.total)
-        if sink.todo or not attack.traits.learns:  # what it says of itself may hang on the victim
+        if sink.todo or not attack.traits.learns:  # its doubts may depend on the victim
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = model_digest(victim, parameters=False)
         batches = BatchRunner(victim, attack, job, threat)
@@ -109,7 +109,7 @@ def run(
 
 
 def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
-    """A doubt if the buffers no longer hash to what they did before the run."""
+    """Note a doubt if the buffers no longer have the digest they had before the run."""
     if model_digest(victim, parameters=False) != buffers:
         sink.note({"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]})
 
@@ -125,7 +125,7 @@ def finish(
     model_record: dict[str, Any] | None = None,
     protocol: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result:
-    """The stored result of a job that has run."""
+    """Compute and store the result of a job that has run."""
     events = sink.events()
     learned = sink.learned()
     shown = attack.report(Run(job, everything, learned)) if attack else ()
@@ -149,13 +149,13 @@ def finish(
         "model": model_record or {},
         "provenance": result.provenance,
     }
-    # not sorted: what is read back is printed in the order of what has just been computed
+    # not sorted: a stored result is printed in the same order as a fresh one
     write_atomically(sink.folder / "result.json", json.dumps(content, indent=2) + "\n")
     return result
 
 
 def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job, sink: Sink) -> Attack:
-    """The attack with what it learns from other images: learned once, stored, and recalled ever after."""
+    """The attack with what it learns from calibration images: learned once, stored, recalled from then on."""
     content = sink.learned()
     if content is not None:
         return recall_attack(attack, victim, content["learned"])

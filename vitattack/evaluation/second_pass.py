@@ -30,7 +30,7 @@ PROBED, ESCALATED = 2, 3  # numbers of passes
 
 
 class LaterPass(NamedTuple):
-    """A pass that is due: its number, the attack, and whom it is for."""
+    """A later pass: its number, its attack, and the samples it is for."""
 
     number: int
     attack: Attack
@@ -46,7 +46,7 @@ class LaterPass(NamedTuple):
 
 
 class History(NamedTuple):
-    """What a file of records says: the last one of every sample, where the whole batches end, and what is left to do."""
+    """State of a record file: the last record of every sample, the end of the complete batches, and what is left to do."""
 
     records: list[SampleRecord]
     end: int
@@ -55,7 +55,7 @@ class History(NamedTuple):
 
 
 def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> LaterPass | None:
-    """The pass that follows the pass `done`, if any does."""
+    """The pass that follows pass `done`, if any."""
     offered = attack.assurance if attack is not None else None
     left = [record for record in records if record.status == "robust"]
     if offered is None or not left or done == ESCALATED:
@@ -71,14 +71,14 @@ def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], 
 
 
 def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:
-    """`count` of the rows, by a draw that hangs on the seed and the row alone; in their own order."""
+    """A random subset of `count` rows, fixed by seed and row, in their original order."""
     luck = SampleRng(seed, tuple(rows)).child("assurance").uniform(torch.zeros(len(rows), 1, dtype=torch.double))
     first = luck.flatten().argsort(stable=True)[:count]
     return tuple(rows[place] for place in sorted(first.tolist()))
 
 
 def history(path: Path, attack: Attack | None, job: Job, batches: Sequence[tuple[int, ...]]) -> History:
-    """Reads a file of records, pass by pass; without an attack there is but one."""
+    """Read a record file pass by pass; without an attack there is only one pass."""
     records, end = whole_batches(path, batches)
     latest = {record.index: record for record in records}
     if len(records) < sum(map(len, batches)):
@@ -104,8 +104,8 @@ def run_again(
     sink: Sink,
     watch: Callable[[str], RecordListener],
 ) -> list[SampleRecord]:
-    """Runs the passes that are due over a merged job; the last record of every sample."""
-    if sink.has_later_passes:  # of a run that was stopped: only the file knows how far they got
+    """Run the remaining passes of a merged job; returns the last record of every sample."""
+    if sink.has_later_passes:  # of an interrupted run: only the file knows how far it got
         past = history(sink.path, attack, job, sink.batches)
         sink.cut(past.end)
         latest, again, left = {record.index: record for record in past.records}, past.again, past.left
@@ -131,7 +131,7 @@ def run_again(
 
 
 def merged_record(before: SampleRecord, found: SampleRecord, again: LaterPass) -> SampleRecord:
-    """The record of a sample after another pass: what that found, at the price of all passes."""
+    """The record of a sample after another pass, at the price of all passes."""
     kept = found if found.status == "fooled" else before
     evidence = {**before.evidence, f"spent {again.name}": found.forwards + found.backwards}
     if kept is found:

@@ -54,7 +54,7 @@ class Setup:
 
     data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA
     limit: int | None = None  # only the first images
-    calibration: str | tuple[Tensor, Tensor] | None = None  # images for attacks that learn
+    calibration: str | tuple[Tensor, Tensor] | None = None  # images for attacks that learn from some
     data_dir: str | Path | None = None
     transform: str | None = None  # of image files; None for that of the data set, else the model's
     options: FileOptions | None = None  # facts about a checkpoint file
@@ -64,7 +64,7 @@ class Setup:
     threads: int | None = None  # None for all usable cores
     device: str = "auto"
     out: str | Path | None = None  # folder of the store; None to keep nothing
-    fresh: bool = False  # forget what the store holds of these jobs
+    fresh: bool = False  # delete what the store holds of these jobs
     shard: tuple[int, int] = (0, 1)  # part k of n
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Setup:
 
     @property
     def cores(self) -> int:
-        """CPU threads of the run: as asked, else all this process may use."""
+        """CPU threads of the run: as requested, else all that this process may use."""
         return usable_cores() if self.threads is None else self.threads
 
     @property
@@ -102,7 +102,7 @@ class Setup:
 
     @contextmanager
     def store(self) -> Iterator[Path]:
-        """The folder of the store; a temporary one where nothing is to be kept."""
+        """The folder of the store; a temporary one if nothing is to be kept."""
         if self.out is not None:
             yield Path(self.out)
             return

@@ -1,4 +1,4 @@
-"""A first look at a model of the zoo: the file's hash, the strict load, and its clean accuracy on a few images."""
+"""Check of a zoo model: hash of its file, strict loading, and clean accuracy on a few images."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import LoadedModel, load_model
 from vitattack.records import stats
 
-AT_HAND = {"cifar10": "cifar10-demo"}  # images that ship with the package, by the data set they are of
+SHIPPED = {"cifar10": "cifar10-demo"}  # images that ship with the package, by data set
 
 
 @dataclass(frozen=True)
 class ZooCheck:
-    """What was found; `fits` is None where there are no images, or no number to compare with."""
+    """Outcome of a check; `fits` is None without images, or without a reported number to compare with."""
 
     model: str
     file: str
@@ -42,11 +42,9 @@ class ZooCheck:
     fits: bool | None
 
     def json(self) -> dict[str, Any]:
-        found = asdict(self)
-        for name in ("clean", "reported"):
-            accuracy: stats.Accuracy | None = getattr(self, name)
-            found[name] = accuracy and accuracy._asdict()
-        return {"schema": 1, **found}
+        accuracies = {"clean": self.clean, "reported": self.reported}
+        plain = {name: accuracy and accuracy._asdict() for name, accuracy in accuracies.items()}
+        return {"schema": 1, **asdict(self), **plain}
 
 
 def check_zoo_model(
@@ -60,7 +58,7 @@ def check_zoo_model(
     threads: int | None = None,
     unsafe_pickle: bool = False,
 ) -> ZooCheck:
-    """Whether the weights of an entry are those it means, as far as a hash and a few images can tell."""
+    """Check that the weights of an entry are the right ones, as far as a hash and a few images can tell."""
     entry = zoo_entry(name)
     weights = weights_to_fetch(entry)
     path = fetch_file(weights, name=name, unsafe=unsafe_pickle)
@@ -88,9 +86,9 @@ def check_zoo_model(
 
 
 def _at_hand(entry: ZooEntry, data_dir: Path | None) -> str | None:
-    """A text for images of the entry's data set that need not be fetched."""
-    if entry.dataset in AT_HAND:
-        return AT_HAND[entry.dataset]
+    """The name of images of the entry's data set that need no download."""
+    if entry.dataset in SHIPPED:
+        return SHIPPED[entry.dataset]
     known = entry.dataset in DATA_SETS and DATA_SETS[entry.dataset].is_at_hand(data_dir)
     return entry.dataset if known else None
 

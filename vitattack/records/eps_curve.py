@@ -1,4 +1,4 @@
-"""Accuracy over several budgets: what should fall as the budget grows, and what it means when it does not."""
+"""Accuracy over several budgets, which should fall as the budget grows; a rise is a failure of the attack."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vitattack.threats.lp import LpBall
 
 
 def optimiser_failures(points: Sequence[tuple[str, Accuracy]]) -> list[str]:
-    """Budgets at which accuracy rises, by more than a standard error, above that of a smaller budget of the same norm.
+    """Doubts about budgets at which accuracy is more than a standard error above that of a smaller one of the same norm.
 
-    A larger ball holds the smaller one, so that only an attack that lost its way can make more images look robust.
+    A larger ball contains the smaller one, so that only a failure of the attack can make more images look robust.
     """
     balls = [(ball, accuracy) for text, accuracy in points if isinstance(ball := parse_threat(text), LpBall)]
     found = []

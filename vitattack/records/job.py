@@ -1,4 +1,4 @@
-"""One attack on one model, as text: everything that can change a record, and nothing else, makes the key."""
+"""Jobs: one attack on one model, as texts and digests. The key covers all that can change a record, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Job:
     data: str
     weights: str
     pixels: str
-    calibration: str = ""  # text and digest of the images an attack learns from, where it does
+    calibration: str = ""  # text and digest of the images that the attack learns from, if it does
     seed: int = 0
     batch_size: int = 64
     precision: str = "fp32"
@@ -36,6 +36,6 @@ class Job:
 
     @property
     def folder(self) -> str:
-        """A name a person can recognise, made unique by the key."""
+        """A readable name, made unique by the key."""
         slug = re.sub(r"[^a-zA-Z0-9.]+", "-", f"{self.model}-{self.attack}-{self.threat}").strip("-.")
         return f"{slug[:80]}-{self.key}"

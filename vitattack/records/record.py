@@ -1,4 +1,4 @@
-"""The row that is kept of every sample: plain data, no torch."""
+"""Per-sample records: plain data, no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Status = Literal["clean_wrong", "robust", "fooled", "invalid"]
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """What happened to one sample; `adversarial` is the prediction on the candidate, -1 where there is none."""
+    """Outcome of one sample; `adversarial` is the prediction on the candidate, -1 if there is none."""
 
     index: int
     label: int
@@ -36,5 +36,5 @@ class SampleRecord:
         return cls(**json.loads(line))
 
 
-# Called with the records just written and the number of samples of this run; first with what was there before.
+# Called with the records just written and the number of samples of the run; the first call brings the stored ones.
 RecordListener = Callable[[Sequence[SampleRecord], int], None]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """One finished job: its records, what its attack shows beside the headline, and what speaks against the number."""
+    """A finished job: its records, the sections its attack adds, and the doubts about its number."""
 
     job: Job
     records: Sequence[SampleRecord] = field(repr=False)
@@ -105,7 +105,7 @@ class Result:
 
 
 def label(attack: str) -> str:
-    """An attack as tables name it: without the wrapper that only measures appearance."""
+    """The name of an attack in tables: without the wrapper that only measures candidates perceptually."""
     return (first_argument(attack) or attack) if attack.startswith("perceptual(") else attack
 
 
@@ -118,7 +118,7 @@ def _texts(job: Job) -> dict[str, str]:
 
 
 def _columns(record: SampleRecord) -> dict[str, Any]:
-    """A record as columns; evidence under its own name, unless a column of every record has that name."""
+    """A record as columns; evidence keeps its name unless a column of every record has it."""
     own = asdict(record)
     evidence = own.pop("evidence")
     taken = {*TEXTS, *own}
@@ -139,7 +139,7 @@ class Evaluation:
 
     @property
     def finished(self) -> bool:
-        """False after a shard that others have to complete: there is nothing to show yet."""
+        """False after a shard if others are unfinished: there is nothing to show yet."""
         return bool(self.results)
 
     @property
@@ -161,12 +161,12 @@ class Evaluation:
         return {t: Evaluation(tuple(r for r in self.results if r.job.threat == t)) for t in self.threats}
 
     def under(self, threat: str) -> Evaluation:
-        """The part that was run under one budget."""
+        """The results under one budget."""
         return self._by_threat[threat]
 
     @cached_property
     def worst_case(self) -> Accuracy:
-        """The per-sample worst case over all attacks, and over all budgets where there are several."""
+        """The per-sample worst case over all attacks, and over all budgets if there are several."""
         if len(self.results) == 1:
             return self.results[0].robust
         return stats.worst_case([result.records for result in self.results])
@@ -188,11 +188,11 @@ class Evaluation:
         )
 
     def paired(self) -> tuple[tuple[str, str, stats.Paired], ...]:
-        """Every attack against the strongest one, on the same samples; nothing where budgets differ."""
+        """Every attack against the strongest one, on the same samples; empty if budgets differ."""
         return () if len(self.threats) > 1 else self._paired
 
     def frame(self) -> pd.DataFrame:
-        """A data frame with one row per sample and attack; what attacks say of a sample stands in columns of its own."""
+        """A data frame with one row per sample and attack; evidence has columns of its own."""
         import pandas
 
         rows = [{**_texts(result.job), **_columns(record)} for result in self.results for record in result.records]

@@ -1,8 +1,8 @@
-"""Index of a store: the finished jobs that a command stands for, found without torch.
+"""Index of a store: finds the finished jobs of a command without torch.
 
-A command is known by its texts and by everything around them that a job's key depends on; beside the folders of its jobs
-stand the files it reads, each with the hash of its content. Whatever cannot be vouched for is not found, and the caller
-takes the long way, which notes it again.
+A command is identified by its texts and by everything around them that a job's key depends on. An entry lists the folders
+of its jobs and the files it reads, each with the hash of its content. If anything has changed, nothing is found, and the
+caller computes the evaluation, which notes it again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ VARIABLES = (
     "XDG_CACHE_HOME",
     "HOME",
 )
-SPENT = ("out", "fresh", "shard")  # of a request: where and how results are stored, not what they are
+SPENT = ("out", "fresh", "shard")  # settings that say where results are stored, not what they are
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A finished evaluation, and remarks on it that its records alone do not say."""
+    """A finished evaluation, with remarks that its records alone do not contain."""
 
     evaluation: Evaluation
     remarks: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class RunIndex:
         self._root = root
 
     def find(self, request: Mapping[str, Any]) -> Finding | None:
-        """The finished evaluation of a request, if all files it reads and all records are what they were."""
+        """The finished evaluation of a request, if none of its input files and records has changed."""
         try:
             entry = read_json(self._place(request))
             if entry is None or not entry["jobs"] or any(_state(path) != was for path, was in entry["files"].items()):
@@ -80,14 +80,14 @@ class RunIndex:
         files: Iterable[Path],
         remarks: Iterable[str] = (),
     ) -> None:
-        """Remember the jobs of a request and the files it reads; one that does not exist must not appear either."""
+        """Remember the jobs of a request and the files it reads; a missing file invalidates the entry once it appears."""
         entry = {
             "schema": 1,
             "jobs": [job.folder for job in jobs],
             "files": {str(path): _state(path) for path in (path.absolute() for path in files)},
             "remarks": list(remarks),
         }
-        with suppress(OSError, VitattackError):  # a store that cannot be written costs time, no result
+        with suppress(OSError, VitattackError):  # without a writable store only time is lost
             place = self._place(request)
             if read_json(place) == entry:
                 return
@@ -101,7 +101,7 @@ class RunIndex:
 
 
 def _state(path: str | Path) -> str | None:
-    """The hash of a file's content; None where there is none."""
+    """The hash of a file's content; None if the file is missing."""
     try:
         return remembered_sha256(Path(path))
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def _state(path: str | Path) -> str | None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What a command's meaning depends on besides its words: the code, the machine, and where things are looked for."""
+    """Everything besides its words that a command depends on: code, machine, search paths."""
     return {
         "versions": [package_version(name) for name in ("vitattack", *COMPUTING)],
         "code": code_state(),
@@ -122,7 +122,7 @@ def surroundings() -> dict[str, Any]:
 
 @cache
 def code_state() -> str:
-    """A hash over size and modification time of every module of the package: other code may mean other attacks."""
+    """A hash over size and modification time of every module of the package, since other code may mean other attacks."""
     hasher = hashlib.sha256()
     command_line = find_spec("vitattack.cli")  # beside the package in a checkout
     roots = [*vitattack.__path__, *((command_line and command_line.submodule_search_locations) or ())]

@@ -1,4 +1,4 @@
-"""Sections of a result: what an attack shows beside its headline, computed once from the records of a finished run."""
+"""Sections: what an attack adds to a result beside the headline number, computed once from the records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitattack.records.stats import Accuracy
 
 
 class Run(NamedTuple):
-    """A finished run as its attack sees it: its texts, the last record of every sample, what was learned beforehand."""
+    """A finished run: its job, the last record of every sample, and what the attack learned beforehand."""
 
     job: Job
     records: Sequence[SampleRecord]
@@ -22,14 +22,14 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A named part of a result. Its content stands in the JSON under its name, the rest in the printed report."""
+    """A named part of a result. Its content goes into the JSON under its name, the rest into the printed report."""
 
     name: str
     content: Mapping[str, Any]
-    rows: tuple[tuple[str, Accuracy], ...] = ()  # accuracies that stand below the row of the attack
+    rows: tuple[tuple[str, Accuracy], ...] = ()  # accuracies listed below the row of the attack
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()  # tables of one title from several results are printed as one
-    doubts: tuple[str, ...] = ()  # among those of the result, too
+    doubts: tuple[str, ...] = ()  # also listed among those of the result
 
     def stored(self) -> dict[str, Any]:
         """The printed part as plain data."""
@@ -37,7 +37,7 @@ class Section:
 
     @classmethod
     def restored(cls, data: Mapping[str, Any], result: Mapping[str, Any]) -> Section:
-        """The section that `stored` wrote down, its content from the JSON of the result.
+        """The section from the output of `stored`, with its content from the JSON of the result.
 
         Raises TypeError, KeyError or ValueError for anything else.
         """

@@ -1,4 +1,4 @@
-"""Counts to statements: intervals, the worst case over attacks, paired tests. Records in, numbers out."""
+"""Statistics of records: intervals, the worst case over attacks, paired tests."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
 
 
 def share(correct: int, n: int, least: int | None = None, most: int | None = None) -> Accuracy:
-    """A share with its interval; `least` and `most` widen it where some samples could be counted either way."""
+    """A share with its interval; `least` and `most` widen it if some samples could count either way."""
     low = wilson(correct if least is None else least, n)[0]
     high = wilson(correct if most is None else most, n)[1]
     return Accuracy(correct / n if n else 0.0, low, high, correct, n)
 
 
 def differ(one: Accuracy, two: Accuracy) -> bool:
-    """Whether two shares of independent samples differ by more than chance allows once in a thousand times."""
+    """Whether two shares of independent samples differ at the 0.1 % level."""
     pooled = (one.correct + two.correct) / max(1, one.n + two.n)
     error = math.sqrt(pooled * (1 - pooled) * (1 / max(1, one.n) + 1 / max(1, two.n)))
     return abs(one.accuracy - two.accuracy) > 3.29 * error
 
 
 class Gap(NamedTuple):
-    """A share minus another of other samples, with its 95 % interval."""
+    """Difference of two shares of different samples, with its 95 % interval."""
 
     difference: float
     low: float
@@ -79,7 +79,7 @@ class Gap(NamedTuple):
 
 
 def gap(measured: Accuracy, published: float, n: int | None) -> Gap:
-    """Newcombe's interval of a difference, from both Wilson intervals; a share without n is taken for exact.
+    """Newcombe's interval of a difference, from both Wilson intervals; a share without n counts as exact.
 
     Both samplings count as independent: on the same images the true interval is narrower.
     """
@@ -96,7 +96,7 @@ def clean_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
 
 
 def robust_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
-    """Headline: status `robust` over all samples. `low` takes fragile and invalid ones as fooled, `high` as robust."""
+    """Headline: status `robust` over all samples. `low` counts fragile and invalid ones as fooled, `high` as robust."""
     return worst_case([records])
 
 
@@ -143,7 +143,7 @@ class Paired(NamedTuple):
 
 
 def mcnemar(first: Sequence[SampleRecord], second: Sequence[SampleRecord]) -> Paired:
-    """Two attacks, or two models, on the same samples: is one more often robust where the other is not?"""
+    """Compare two attacks, or two models, on the same samples."""
     one, two = ({r.index: r.status == "robust" for r in run} for run in (first, second))
     return paired_test(one, two)
 

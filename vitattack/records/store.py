@@ -1,8 +1,8 @@
-"""One folder per job key: `job.json`, append-only `samples.jsonl`, `result.json`. Whatever dies, a whole batch survives.
+"""One folder per job key: `job.json`, append-only `samples.jsonl`, `result.json`. Complete batches survive any crash.
 
-Batches are written with one call and flushed to disk. On opening, what a crash left of a batch is cut off, so that the
-file of a resumed run is the file of an uninterrupted one. Each shard has a file of its own; the last one to finish
-merges them in the order of the job. Later passes over survivors append to the whole.
+Batches are written in one call and flushed to disk. On opening, the remains of an incomplete batch are cut off, so that
+a resumed run ends with the same file as an uninterrupted one. Each shard has a file of its own; the last one to finish
+merges them in the order of the job. Later passes over survivors are appended to the merged file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sink:
         self.folder = root / job.folder
         self._all = list(batches)
         self._whole: FileIO | None = None
-        self.has_later_passes = False  # whether the file went on behind the first pass when it was opened
+        self.has_later_passes = False  # whether the file had records behind the first pass when opened
         self._merged: list[SampleRecord] | None = None
         self._shard = shard
         self._mine = self._part(shard[0])
@@ -79,7 +79,7 @@ class Sink:
         return self._all[first:last]
 
     def _forget_everything(self) -> None:
-        """Under the lock, and only what is this shard's own or of all: another process may be writing beside it."""
+        """Delete the shard's own files and the merged ones, under the lock: other processes may be writing their shards."""
         if self._shard[1] > 1:
             self._forget_whole()
         self._stream.truncate(0)
@@ -87,7 +87,7 @@ class Sink:
             (self.folder / name).unlink(missing_ok=True)
 
     def _forget_whole(self) -> None:
-        """What was merged, and what later passes have put behind it: equal records would keep the old passes."""
+        """Empty the merged file with its later passes, which equal records would otherwise keep."""
         with suppress(FileNotFoundError), self.path.open("r+b") as whole:
             if not try_lock(whole):
                 raise Locked(f"another process is writing {self.path}: wait for it, or give another --out")
@@ -102,10 +102,10 @@ class Sink:
         return self.folder / ("samples.jsonl" if count == 1 else f"samples.shard-{number}-of-{count}.jsonl")
 
     def _recover(self) -> list[SampleRecord]:
-        """Records of the batches that are whole; the file is cut behind the last of them."""
+        """Records of the complete batches; the file is cut behind the last of them."""
         records, end = whole_batches(self._path, self._mine)
         if self._shard[1] > 1 or len(records) < self.total:
-            self._stream.truncate(end)  # behind a whole first pass later ones may stand
+            self._stream.truncate(end)  # behind a complete first pass there may be later ones
         else:
             self.has_later_passes = self._path.stat().st_size > end
         return records
@@ -125,12 +125,12 @@ class Sink:
         return sum(map(len, self._mine))
 
     def write(self, records: Sequence[SampleRecord]) -> None:
-        """One batch, in one call, on the disk when this returns."""
+        """Write one batch in one call; it is on disk when this returns."""
         append_durably(self._stream, self._path, _lines(records))
         self.records.extend(records)
 
     def note(self, event: dict[str, Any]) -> None:
-        """What a batch cost besides its records: not part of them, since it differs from run to run."""
+        """Append an event, such as the cost of a batch, which differs from run to run and is no part of the records."""
         path = self.folder / self._events
         try:
             append_line(path, json.dumps(event))
@@ -138,7 +138,7 @@ class Sink:
             raise cannot_write(path, error) from error
 
     def events(self) -> list[dict[str, Any]]:
-        """The notes of all sessions and shards of this job; a torn last line is skipped."""
+        """The events of all sessions and shards of this job; an incomplete last line is skipped."""
         files = [self._file_of(number).name.replace("samples", "events", 1) for number in range(self._shard[1])]
         found = []
         for path in (self.folder / name for name in files):
@@ -156,7 +156,7 @@ class Sink:
 
     @property
     def path(self) -> Path:
-        """Where all records of the job are, once `merge` has said so."""
+        """The file of all records of the job, complete once `merge` returns True."""
         return self.folder / "samples.jsonl"
 
     @property
@@ -166,13 +166,13 @@ class Sink:
 
     @property
     def batches(self) -> Batches:
-        """The first pass over all samples, whoever runs it."""
+        """The batches of the first pass over all samples, in all shards."""
         return self._all
 
     def merge(self) -> bool:
-        """Brings the records of all shards together, in their order; False while others write theirs or finish the job.
+        """Merge the records of all shards in order; False while others still write theirs or finish the job.
 
-        The file stays locked until this sink is closed: what is appended to it has one writer.
+        The file stays locked until this sink is closed, so that later passes have one writer.
         """
         if self._shard[1] == 1:
             return True
@@ -201,11 +201,11 @@ class Sink:
         return True
 
     def append(self, records: Sequence[SampleRecord]) -> None:
-        """A batch of a later pass, behind everything that is there, on the disk when this returns."""
+        """Append a batch of a later pass; it is on disk when this returns."""
         append_durably(self._whole or self._stream, self.path, _lines(records))
 
     def cut(self, end: int) -> None:
-        """Drops what a crash has left behind the last whole batch."""
+        """Drop what a crash left behind the last complete batch."""
         (self._whole or self._stream).truncate(end)
 
     def __enter__(self) -> Sink:

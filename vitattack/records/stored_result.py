@@ -1,4 +1,4 @@
-"""A finished result as the store holds it, read without its attack; anything damaged or unfinished is no result."""
+"""Finished results read from the store without their attack; damaged or unfinished ones count as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitattack.records.section import Section
 
 
 def read_result(root: Path, name: str) -> Result | None:
-    """The result in the folder `name` of a store, if it is whole."""
+    """The result in the folder `name` of a store, if it is complete."""
     folder = root / name
     content = read_json(folder / "result.json")
     if content is None or name != Path(name).name:

@@ -13,6 +13,9 @@ from vitattack.records import stats
 from vitattack.records.result import Evaluation, Result
 from vitattack.text.syntax import AttackSource, AttackSyntax
 
+# Besides restarts; the last one is the arbiter of underflow.
+CONTROLS = ("random_scales", "scale_search", "fp64")
+
 
 def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
     """Attention scales from a file: a list of lists of numbers, or the `learned.json` of an earlier run."""
@@ -62,7 +65,7 @@ def _aas_runs(evaluation: Evaluation) -> Iterator[tuple[Result, AttackSyntax]]:
 
 
 def _controls_of(inner: AttackSyntax) -> list[AttackSyntax]:
-    return [attack_text.wrapped_in(name, inner) for name in ("random_scales", "scale_search", "fp64")]
+    return [attack_text.wrapped_in(name, inner) for name in CONTROLS]
 
 
 def _restarts(evaluation: Evaluation, result: Result, inner: AttackSyntax) -> AttackSyntax:

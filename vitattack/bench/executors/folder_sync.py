@@ -108,7 +108,7 @@ class StoreFolder:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise VitattackError(
-                f"cannot write {path} ({error.strerror}): free some space and run the same command to go on"
+                f"cannot write {path} ({error.strerror}): free some space and run the same command to resume"
             ) from error
 
     def matches(self, hashes: dict[str, str]) -> bool:

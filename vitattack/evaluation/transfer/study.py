@@ -68,10 +68,10 @@ def transfer(
     setup: Setup | None = None,
     **fields: Unpack[SetupFields],
 ) -> TransferMatrix:
-    """Crafts on each of `models` with the true labels and judges the candidates on each of `to` (default: the same).
+    """Craft on each of `models` with the true labels, and judge the candidates on each of `to` (default: the same models).
 
-    All images are attacked on the source, also those it gets wrong. Accuracy is the target's over all images, where a
-    clean error stays an error. With `out` a second call goes on where the first one stopped. The fields of `Setup` may be
+    All images are attacked on the source, even those it misclassifies. Accuracy is the target's over all images; a
+    clean error stays an error. With `out` a second call resumes where the first one stopped. The fields of `Setup` may be
     given as keywords.
     """
     setup = replace(setup or Setup(), **fields)
@@ -175,7 +175,7 @@ class SourceRun:
         return results
 
     def _stored(self, model: StudiedModel, job: Job) -> Result | None:
-        """Later passes over survivors are of the white-box job alone: what they craft is shown to nobody else."""
+        """The stored result. Only the white-box job has later passes; their candidates are not judged on other models."""
         result = stored(self.root, job, model.data, self.attack, again=model is self.source)
         if result is not None:
             confirm(self.root / job.folder, model.victim, model.data)
@@ -197,7 +197,7 @@ class SourceRun:
     def _fill(
         self, models: dict[str, StudiedModel], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: RecordListener
     ) -> Attack:
-        """Crafts and judges the batches that are missing in some cell; gives the attack that did it."""
+        """Craft and judge the batches that are missing in some cell; returns the attack in its prepared state."""
         done = {name: len(cut) - len(sink.todo) for name, sink in sinks.items()}
         first = min(done.values())
         own = sinks[self.source.name]
@@ -263,7 +263,7 @@ class SourceRun:
         records = sink.records
         if model is self.source:
             records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)
-        own_run = attack if model is self.source else None  # what it reports is about its own victim
+        own_run = attack if model is self.source else None  # its report is about its own victim
         return finish(
             sink, records, job, self.place, own_run, doubts, expected, model.loaded.record, model.data.protocol
         )
@@ -272,9 +272,9 @@ class SourceRun:
 def craft(
     batches: BatchRunner, rows: Sequence[int], x: Tensor, y: Tensor
 ) -> tuple[list[SampleRecord], Tensor, dict[str, Tensor]]:
-    """The white-box records of a batch, candidates for all of its rows, and what the cells keep of the crafting.
+    """The white-box records of a batch, candidates for all of its rows, and the crafting evidence kept in the cells.
 
-    Images the source gets wrong are attacked in a call of their own, so that the others are crafted by the very
+    Images the source misclassifies are attacked in a call of their own, so that the others are crafted by the very
     computation that `evaluate` does.
     """
     outcomes = batches.outcomes(rows, x, y)
@@ -317,7 +317,7 @@ def _judged(
     evidence: dict[str, Tensor],
     pieces: MemoryBackoff,
 ) -> list[SampleRecord]:
-    """What candidates crafted around `seen` do to a target that sees the images as `x`."""
+    """Records of candidates crafted around `seen`, on a target whose images are `x`."""
     candidates = carried(ball, x, seen, x_adv)
     evidence = {**evidence, "resized": torch.full_like(y, int(seen.shape != x.shape))}
 
@@ -337,6 +337,6 @@ def _pixels_digest(x: Tensor) -> str:
 
 
 def _crafted(sink: Sink) -> dict[int, str]:
-    """Digests of the candidates by number of the batch, as noted beside the records."""
+    """Digests of the candidates by batch number, as noted beside the records."""
     notes = [event["crafted"] for event in sink.events() if "crafted" in event]
     return {int(number): str(found) for number, found in notes}

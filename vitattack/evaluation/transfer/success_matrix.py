@@ -1,4 +1,4 @@
-"""Who fools whom: what comes out of crafting on some models and judging on others, computed from records."""
+"""Transfer matrices: candidates crafted on some models and judged on others, computed from records."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vitattack.records.record import SampleRecord
 from vitattack.records.result import Result
 from vitattack.records.stats import Accuracy
 
-# A target that its own candidates fool less than another model's do is masking its gradients, or was hardly attacked.
+# Candidates of another model that fool a target more than its own do point to masked gradients or a weak attack.
 SIGNIFICANT = 0.01
 
 
 @dataclass(frozen=True)
 class TransferCell:
-    """Candidates of one source on one target. `resized`: their changes went from one input size to another."""
+    """Candidates of one source on one target; `resized` if their perturbations were moved to another input size."""
 
     source: str
     target: str
@@ -27,12 +27,12 @@ class TransferCell:
 
     @property
     def accuracy(self) -> Accuracy:
-        """Share of all samples that the target gets right clean and keeps right."""
+        """Share of all samples that the target classifies correctly, clean and under attack."""
         return self.result.robust
 
     @property
     def drop(self) -> Accuracy:
-        """Share of all samples that the target gets right clean and loses: clean minus accuracy."""
+        """Share of all samples that the target loses to the candidates: clean accuracy minus accuracy."""
         right = [r for r in self.result.records if r.clean == r.label]
         kept = sum(r.status == "robust" for r in right)
         solid = sum(r.status == "robust" and not r.fragile for r in right)
@@ -42,7 +42,7 @@ class TransferCell:
 
     @property
     def joint(self) -> list[SampleRecord]:
-        """Samples that source and target both get right clean; the records of a cell say so of its source."""
+        """Samples that source and target both classify correctly; evidence in the records speaks for the source."""
         return [
             r
             for r in self.result.records

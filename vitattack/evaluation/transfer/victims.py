@@ -48,7 +48,7 @@ class _Resized:
 
 @dataclass(frozen=True)
 class StudiedModel:
-    """A victim with the images at its size, and what both hash to."""
+    """A victim with the images at its input size, and the digests of both."""
 
     loaded: LoadedModel
     data: DataSet
@@ -70,7 +70,7 @@ class StudiedModel:
 
     @property
     def rescaled(self) -> bool:
-        """Whether the images had another size."""
+        """Whether the images were resized for this model."""
         return isinstance(self.data.source, _Resized)
 
 
@@ -79,7 +79,7 @@ def assemble(
     place: torch.device,
     setup: Setup,
 ) -> tuple[dict[str | int, StudiedModel], DataSet]:
-    """Every model loaded once, with the images at its size, and the images as they were found."""
+    """Load every model once, with the images at its input size; also returns the images as stored."""
     texts = list(dict.fromkeys(model for model in models if isinstance(model, str)))
     stated = options_by_model(texts, setup.options or FileOptions())
     for text in texts:
@@ -106,7 +106,7 @@ def assemble(
 
 
 def _common_transform(victims: Sequence[Victim]) -> str:
-    """What all models would do to an image file; where they differ, the whole image at the largest of their sizes."""
+    """The transform that all models share; if they differ, the whole image resized to the largest input size."""
     kinds = {(victim.transform, victim.input_size) for victim in victims}
     if len(kinds) < 2:
         return next((transform for transform, _ in kinds), "none")

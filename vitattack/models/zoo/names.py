@@ -44,12 +44,7 @@ def check_model_name(
 
 
 def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, FileOptions]:
-    """The file options that concern each of several models: all for checkpoint files, trust alone for zoo entries.
-
-    A single model is handed all of them, so that its own check can refuse what does not fit.
-    """
-    if len(set(models)) == 1:
-        return {models[0]: options}
+    """The file options that concern each of several models: all for checkpoint files, only trust for zoo entries."""
     known = zoo_entries()
     files = [text for text in models if text not in known and not text.startswith(TIMM_PREFIXES)]
     trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too

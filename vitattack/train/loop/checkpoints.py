@@ -24,7 +24,7 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         fix = (
-            "free some space and run the same command to go on"
+            "free some space and run the same command to resume"
             if is_disk_full(error)
             else "give another folder with --out"
         )

@@ -61,7 +61,7 @@ def _append(path: Path, row: Row) -> None:
         append_line(path, json.dumps(row))
     except OSError as error:
         raise VitattackError(
-            f"cannot write {path} ({error.strerror}): free some space and run the same command to go on"
+            f"cannot write {path} ({error.strerror}): free some space and run the same command to resume"
         ) from error
 
 
