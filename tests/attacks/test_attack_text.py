@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -17,6 +19,7 @@ from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.losses.targeted import TargetedDLR
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import Registry
+from vitattack.text.syntax import arguments, first_argument, parse_syntax
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
@@ -209,3 +212,15 @@ def test_names_are_checked_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["pgd(1if 1else 2)", "torchattacks('\\d')", "pgd(steps=1or 2)", "'\\d'", "1(2)", "pgd(1)(2)"]
+)
+def test_a_text_makes_the_parser_warn_of_nothing(text: str, recwarn: pytest.WarningsRecorder) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for read in (parse_syntax, arguments, first_argument):
+            with contextlib.suppress(UsageError, SyntaxError):
+                read(text)
+    assert [str(warning.message) for warning in recwarn] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import typing
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -75,7 +76,7 @@ def parse_syntax(text: str) -> Node:
     if len(text) > LONGEST:
         raise UsageError(f"attack text of {len(text)} characters: {LONGEST} are the most")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = _parsed(text)
         node = _node(tree, text)
         _check_depth(node, text, DEEPEST)
         return node
@@ -83,6 +84,12 @@ def parse_syntax(text: str) -> Node:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"'{excerpt(text)}' is no attack: write it like pgd(steps=20) or worst(pgd, gama)") from None
+
+
+def _parsed(text: str) -> ast.expr:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of code that would be odd if anybody ran it
+        return ast.parse(text.strip(), mode="eval").body
 
 
 def _check_depth(node: Node, text: str, left: int) -> None:
@@ -185,7 +192,7 @@ def node_label(node: Node) -> str:
 
 def arguments(text: str) -> tuple[str, ...]:
     """The sources of the plain arguments of a call, word for word."""
-    tree = ast.parse(text.strip(), mode="eval").body
+    tree = _parsed(text)
     found = tree.args if isinstance(tree, ast.Call) else []
     return tuple(ast.get_source_segment(text.strip(), argument) or "" for argument in found)
 
@@ -193,7 +200,7 @@ def arguments(text: str) -> tuple[str, ...]:
 def first_argument(text: str) -> str | None:
     """The source of the first argument of a call, word for word; None for anything without one."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = _parsed(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     if not isinstance(tree, ast.Call) or not tree.args:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -21,9 +21,46 @@ T = TypeVar("T")
 LARGEST = 1 << 18
 DEEPEST = 12
 MOST_VALUES = 50_000  # an alias counts as often as it is used
-# The parser in C is eight times as fast, but only the one in Python survives deep nesting.
-FAST_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_OTHER_NUMBER = re.compile(r"[-+]?0[0-7_]*[0-7][0-7_]*|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "value")
+
+
+class _Misread(yaml.constructor.ConstructorError):
+    """YAML 1.1 reads something else than what seems to be written."""
+
+
+def _number(loader: Any, node: ScalarNode) -> int | float:
+    """A number, unless it begins with a zero, which makes it octal, or has colons, which make it count in sixties."""
+    read = loader.construct_yaml_int if node.tag.endswith(":int") else loader.construct_yaml_float
+    value: int | float = read(node)
+    if _OTHER_NUMBER.fullmatch(node.value):
+        sign, digits = re.fullmatch(r"([-+]?)(.*)", node.value).groups()  # type: ignore[union-attr]
+        decimal = sign.strip("+") + digits.replace("_", "").lstrip("0")
+        meant = f"{node.value!r} in quotes, or the number" if ":" in digits else f"{decimal}, or quotes around a text"
+        raise _Misread(None, None, f"{node.value!r} is {value:g} in YAML 1.1: write {meant}", node.start_mark)
+    return value
+
+
+def _mapping(loader: Any, node: MappingNode, deep: bool = False) -> Any:
+    """A mapping, unless a key stands in it twice."""
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if isinstance(key, ScalarNode) and key.value in seen and key.value != "<<":
+            raise _Misread(None, None, f"the key '{printable(key.value)}' stands twice: keep one", key.start_mark)
+        seen.add(str(key.value))
+    return yaml.SafeLoader.construct_mapping(loader, node, deep)
+
+
+def _strict(base: Any) -> type[yaml.SafeLoader]:
+    loader: Any = type(f"Strict{base.__name__}", (base,), {"construct_mapping": _mapping})
+    for kind in ("int", "float"):
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", _number)
+    return cast(type[yaml.SafeLoader], loader)
+
+
+# The parser in C is eight times as fast, but only the one in Python survives deep nesting.
+LOADER = _strict(yaml.SafeLoader)
+FAST_LOADER = _strict(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @dataclass(frozen=True)
@@ -103,10 +140,10 @@ def load_yaml(path: Path, kind: str = "benchmark", *, shipped: bool = False) -> 
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the {kind} '{name}' ({text_failure(error)}): check the path") from error
-    return parse_yaml(text, name, FAST_LOADER if shipped else yaml.SafeLoader)
+    return parse_yaml(text, name, FAST_LOADER if shipped else LOADER)
 
 
-def parse_yaml(text: str, name: str, loader_type: type[yaml.SafeLoader] = yaml.SafeLoader) -> Item:
+def parse_yaml(text: str, name: str, loader_type: type[yaml.SafeLoader] = LOADER) -> Item:
     """The content of a text; `name` says in messages where it stands."""
     _check_depth(text, name)
     try:
@@ -164,6 +201,8 @@ class _Walk:
             return Item(str(node.value), here.line, self.file)
         try:
             value = self.loader.construct_object(node)
+        except _Misread as error:
+            here.refuse(printable(str(error.problem), 120))
         except (yaml.YAMLError, ValueError, OverflowError):
             here.refuse(f"{printable(str(node.value), 40)!r} is no {tag}: put it in quotes if it is a text")
         if isinstance(value, int) and value.bit_length() > 64:
@@ -182,6 +221,19 @@ class _Walk:
             seen[name] = at.line
             # what is wrong with a scalar is where its key is; lists and mappings say where they begin
             yield name, self.item(value, depth + 1, at.line if isinstance(value, ScalarNode) else None)
+
+
+def yaml_failure(error: yaml.YAMLError) -> str:
+    """The line and the reason, without the text around it that the parser would quote."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        return f"line {mark.line + 1 if mark else 1}: {printable(str(error.problem or error.context))}"
+    return printable(first_line(error))
+
+
+def is_schema(value: object, number: int = 1) -> bool:
+    """Whether a file says that it is of this schema; `true` and `1.0` equal 1, but are not what was asked for."""
+    return type(value) is int and value == number
 
 
 def checked(item: Item, use: Callable[[], T]) -> T:

@@ -85,7 +85,7 @@ def _read_keys(path: Path) -> dict[str, Any]:
     content = yaml_lines.load_yaml(path, "recipe").plain
     if not isinstance(content, dict):
         raise UsageError(f"'{path.name}' is not a recipe: write keys and values, such as objective: trades(beta=6)")
-    if content.pop("schema", 1) != 1:
+    if not yaml_lines.is_schema(content.pop("schema", 1)):
         raise UsageError(f"'{path.name}' is written for another version of vitattack: this one reads schema: 1")
     return content
 

@@ -20,7 +20,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.text.validate import LARGEST_SEED
-from vitattack.text.yaml_lines import Item, checked, load_yaml, refuse_unknown
+from vitattack.text.yaml_lines import Item, checked, is_schema, load_yaml, refuse_unknown
 from vitattack.threats.base import Threat, parse_threats
 
 KEYS = (
@@ -51,7 +51,7 @@ def read_benchmark(text: str, *, check_attacks: bool = True) -> Benchmark:
         raise UsageError(did_you_mean("benchmark", printable(text), [*shipped_benchmarks(), "FILE.yaml"]))
     top = load_yaml(path, shipped=path.parent == BENCHMARKS)
     items = top.keys("a benchmark", KEYS)
-    if "schema" not in items or items["schema"].value != 1:
+    if "schema" not in items or not is_schema(items["schema"].value):
         items.get("schema", top).refuse("a benchmark says which version it is written for: begin with schema: 1")
     for key, example in REQUIRED.items():
         if key not in items:

@@ -21,6 +21,7 @@ from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.models.zoo.entry import ZooEntry, parse_entry
 from vitattack.models.zoo.renamed import refuse_former_id
+from vitattack.text.yaml_lines import FAST_LOADER, LOADER, is_schema, yaml_failure
 
 LARGEST_FILE = 8 << 20  # bytes
 MOST_VALUES = 1_000_000  # after anchors are expanded
@@ -29,7 +30,7 @@ MOST_VALUES = 1_000_000  # after anchors are expanded
 class ZooFile(Mapping[str, ZooEntry]):
     """The entries of a zoo file by id, each checked on first access."""
 
-    def __init__(self, path: Path, Loader: Any = yaml.SafeLoader) -> None:
+    def __init__(self, path: Path, Loader: Any = LOADER) -> None:
         content = _read_yaml(path, Loader)
         self._families = content.get("families", {})
         self._items: dict[str, tuple[Any, str]] = {}
@@ -75,7 +76,7 @@ def zoo_entries() -> Mapping[str, ZooEntry]:
 def shipped_entries() -> Mapping[str, ZooEntry]:
     """Return the entries of model_zoo.yaml."""
     # The loader in C is fast; only the one in Python survives deep nesting, which files of users may have.
-    return ZooFile(ZOO_FILE, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return ZooFile(ZOO_FILE, FAST_LOADER)
 
 
 def read_zoo_file(path: Path) -> dict[str, ZooEntry]:
@@ -119,11 +120,17 @@ def _read_yaml(path: Path, Loader: Any) -> dict[str, Any]:
             raise UsageError(f"the zoo file {path} is larger than {LARGEST_FILE >> 20} MB: it is refused")
         content = yaml.load(path.read_text(), Loader=Loader)  # noqa: S506  # both are safe loaders
         _check_growth(content)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
+        raise UsageError(f"cannot read the zoo file {path}: {yaml_failure(error)}") from error
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the zoo file {path}: {printable(str(error), 300)}") from error
     if isinstance(content, dict) and content.get("models", 0) is None:  # the last model was removed by hand
         content["models"] = []
-    if not isinstance(content, dict) or content.get("schema") != 1 or not isinstance(content.get("models"), list):
+    if (
+        not isinstance(content, dict)
+        or not is_schema(content.get("schema"))
+        or not isinstance(content.get("models"), list)
+    ):
         raise UsageError(f"{path.name} is no zoo file: it needs 'schema: 1' and a list 'models'")
     return content
 
