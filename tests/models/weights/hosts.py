@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -104,6 +105,38 @@ def status(code: int, headers: dict[str, str] | None = None, body: bytes = b"") 
 
 def page(text: str, code: int = 200) -> Callable[[Answer], None]:
     return status(code, {"Content-Type": "text/html; charset=utf-8"}, text.encode())
+
+
+def dripping(piece: int, seconds: float, content_type: str = "application/octet-stream") -> Callable[[Answer], None]:
+    """The file in pieces with a pause after each, for as long as somebody listens."""
+
+    def fault(answer: Answer) -> None:
+        body = answer.server.files[answer.path]
+        answer.send_response(200)
+        answer.send_header("Content-Length", str(len(body)))
+        answer.send_header("Content-Type", content_type)
+        answer.end_headers()
+        with contextlib.suppress(OSError):
+            for start in range(0, len(body), piece):
+                answer.wfile.write(body[start : start + piece])
+                answer.wfile.flush()
+                time.sleep(seconds)
+
+    return fault
+
+
+def dripping_headers(seconds: float) -> Callable[[Answer], None]:
+    """Headers that never end, a letter at a time."""
+
+    def fault(answer: Answer) -> None:
+        answer.close_connection = True
+        with contextlib.suppress(OSError):
+            for letter in b"HTTP/1.1 200 OK\r\n" + b"X-Word: and another one\r\n" * 1000:
+                answer.wfile.write(bytes([letter]))
+                answer.wfile.flush()
+                time.sleep(seconds)
+
+    return fault
 
 
 def slowly(seconds: float) -> Callable[[Answer], None]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.weights.hosts import Host, cut, host, page, status
+from tests.models.weights.hosts import Host, cut, dripping, dripping_headers, host, page, status
 from vitattack.core.errors import VitattackError
 from vitattack.models.weights import download as module
+from vitattack.models.weights import pace
 from vitattack.models.weights.download import download
 
 BODY = os.urandom(3_000_000)
@@ -170,6 +171,37 @@ def test_a_file_of_another_size_is_not_fetched(there: Host, tmp_path: Path, wait
     with pytest.raises(VitattackError, match="sends more than 5 bytes"):
         download(there.url + "/endless", tmp_path / "part", size=5)
     assert not (tmp_path / "part").exists() or (tmp_path / "part").stat().st_size == 0
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["application/octet-stream", "text/html"])
+def test_a_host_that_drips_is_given_up(
+    kind: str, there: Host, tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW", 0.3)
+    there.faults["/w"] = [dripping(2, 0.02, kind)] * 9
+    began = time.monotonic()
+    with pytest.raises(VitattackError, match=r"127\.0\.0\.1 sends less than 1,000 bytes per second, 5 times in a row"):
+        download(there.url + "/w", tmp_path / "part")
+    assert time.monotonic() - began < 10 and len(there.gets("/w")) == 5
+
+
+@pytest.mark.timeout(30)
+def test_a_host_whose_headers_drip_is_given_up(
+    there: Host, tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW", 0.3)
+    there.faults["/w"] = [dripping_headers(0.02)] * 9
+    with pytest.raises(VitattackError, match=r"sends less than 1,000 bytes per second, 5 times in a row"):
+        download(there.url + "/w", tmp_path / "part")
+
+
+def test_a_slow_host_is_not_given_up(there: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "WINDOW", 0.2)
+    there.files["/w"] = BODY[:20_000]
+    there.faults["/w"] = [dripping(1_000, 0.05)]
+    download(there.url + "/w", tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == BODY[:20_000] and len(there.gets("/w")) == 1
 
 
 def test_an_unreachable_host_is_one_line(tmp_path: Path, waits: list[float]) -> None:

@@ -112,8 +112,23 @@ LIES = {
     "no header": header([1, 2, 3]),
     "cut": save(GOOD)[:-3],
 }
+
+
+def legacy_with_a_long_pickle() -> bytes:
+    """A torch file of before 1.6 whose pickle alone is large; its storages follow it in the stream."""
+    return legacy({"w": torch.zeros(3), "text": "x" * (65 << 20)})
+
+
+def twice() -> bytes:
+    """A safetensors file that names one tensor twice; who reads which is anybody's guess."""
+    first, second = json.dumps(entry([200], 0, 800)), json.dumps(entry([100, 2], 0, 800))
+    text = f'{{"w": {first}, "w": {second}}}'.encode()
+    return struct.pack("<Q", len(text)) + text + bytes(800)
+
+
 TORCH = {
     "zip bomb": (bomb, r"is compressed, [\d,]+ bytes that would grow to [\d,]{10,}, and torch never compresses"),
+    "large pickle before 1.6": (legacy_with_a_long_pickle, r"holds a pickle of more than 64 MB"),
     "large pickle": (big_pickle, r"holds a pickle of more than 64 MB"),
     "record": (longer_than_its_record, "is not a readable checkpoint|claims more values"),
     "strides": (
@@ -155,6 +170,18 @@ def test_safetensors_that_lie(kind: str, tmp_path: Path) -> None:
     for name in ("w.safetensors", "w.pt"):
         (tmp_path / name).write_bytes(LIES[kind])
         refused(tmp_path / name, rf"'{name}' is not a readable (safetensors file|checkpoint) \(")
+
+
+def test_a_tensor_named_twice(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").write_bytes(twice())
+    refused(tmp_path / "w.safetensors", r"is not a readable safetensors file \('w' stands twice in its header\)")
+
+
+def test_a_large_file_of_before_1_6_is_read(tmp_path: Path) -> None:
+    state = {"w": torch.arange(20_000_000.0), "v": torch.ones(3, dtype=torch.float64)}
+    (tmp_path / "w.pt").write_bytes(legacy(state))
+    found = read_state(tmp_path / "w.pt")
+    assert all(torch.equal(found[key], state[key]) for key in state)
 
 
 @pytest.mark.parametrize("make", [torch_file, legacy, pickle.dumps], ids=["zip", "legacy", "plain"])

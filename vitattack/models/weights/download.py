@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.words import printable
+from vitattack.models.weights.pace import PacedBody, PacedHTTP, PacedHTTPS, TooSlow
 from vitattack.models.weights.safe_load import looks_like
 from vitattack.models.weights.sources import LOOPBACK, safe_address
 from vitattack.models.weights.web_page import WebPage, drive_confirmation
@@ -27,6 +28,7 @@ TRIES = 5  # in a row without progress
 LONGEST_WAIT = 60.0  # seconds; if a host asks for more, the next mirror is tried
 TIMEOUT = 30.0
 CHUNK = 1 << 20
+FIRST = 4096  # bytes that tell a web page from a file
 LARGEST = 64 << 30
 LARGEST_PAGE = 1 << 18
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
@@ -45,11 +47,12 @@ class DownloadFailed(VitattackError):
 
 
 class _Interrupted(Exception):
-    """A failure that is worth another try, after `wait` seconds if the host says so."""
+    """A failure that is worth another try, after `wait` seconds if the host says so; a `slow` one is no progress."""
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, wait: float | None = None, *, slow: bool = False) -> None:
         super().__init__(reason)
         self.wait = wait
+        self.slow = slow
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -92,7 +95,7 @@ def download(
                 raise DownloadFailed(f"{_host(url)} sent {page.meaning} instead of the file") from None
             url, confirmed = follow, True
         except _Interrupted as cut:
-            gained = part.is_file() and part.stat().st_size > have
+            gained = not cut.slow and part.is_file() and part.stat().st_size > have
             left = TRIES if gained else left - 1
             wait = cut.wait if cut.wait is not None else float(2 ** (TRIES - left - 1)) if not gained else 0.0
             if wait > LONGEST_WAIT:
@@ -131,7 +134,10 @@ def _try_once(
             if error.code in TRANSIENT:
                 wait = _retry_after(error.headers.get("Retry-After"))
                 raise _Interrupted(f"{reason} ({error.code})", wait) from None
-            page = WebPage(error.read(LARGEST_PAGE).decode("utf-8", "replace"))
+            try:
+                page = WebPage(PacedBody(error).read_up_to(LARGEST_PAGE).decode("utf-8", "replace"))
+            except (TooSlow, OSError, http.client.HTTPException):
+                page = WebPage("")
             if page.known:
                 reason = f"sent {page.known} instead of the file"
             raise DownloadFailed(f"{_host(url)} {reason} ({error.code})") from None
@@ -141,13 +147,15 @@ def _try_once(
         if isinstance(cause, socket.gaierror | ConnectionRefusedError | ssl.SSLCertVerificationError):
             raise DownloadFailed(f"{_host(url)} cannot be reached ({reason})") from None
         raise _Interrupted(f"cannot be reached ({reason})") from None
+    except TooSlow as slow:
+        raise _Interrupted(str(slow), slow=True) from None
     except (TimeoutError, ConnectionError, http.client.HTTPException, ssl.SSLError) as error:
         raise _Interrupted(f"broke off ({type(error).__name__})") from None
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
     local = [urllib.request.ProxyHandler({})] if urlsplit(url).hostname in LOOPBACK else []
-    return urllib.request.build_opener(_Redirects, *local)
+    return urllib.request.build_opener(_Redirects, PacedHTTP, PacedHTTPS, *local)
 
 
 def _write_body(
@@ -164,13 +172,14 @@ def _write_body(
             raise _Interrupted("sends another part than was asked for")
     done = have if resumed else 0
     total = done + body if body is not None else None
-    chunk = answer.read(CHUNK if body is None else min(CHUNK, body) or 1)
+    sent = PacedBody(answer)
+    chunk = sent.read_up_to(FIRST)
     kind, content_type = looks_like(chunk), answer.headers.get("Content-Type", "")
     if not resumed and (
         kind == "a web page" or ("text/html" in content_type and kind not in ("safetensors", "zip", "pickle"))
     ):
         part.unlink(missing_ok=True)
-        raise WebPage((chunk + answer.read(LARGEST_PAGE))[:LARGEST_PAGE].decode("utf-8", "replace"))
+        raise WebPage((chunk + sent.read_up_to(LARGEST_PAGE - FIRST)).decode("utf-8", "replace"))
     if total is not None and size is not None and total != size:
         raise DownloadFailed(f"{_host(answer.url)} has {total:,} bytes, and the zoo says {size:,}: it is another file")
     if not resumed:
@@ -186,7 +195,7 @@ def _write_body(
             stream.write(chunk)
             progress(done, total)
             try:
-                chunk = answer.read(CHUNK)
+                chunk = sent.read(CHUNK)
             except http.client.IncompleteRead as error:
                 stream.write(error.partial)
                 raise

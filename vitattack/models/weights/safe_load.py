@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import pickle
 import pickletools
 import re
@@ -12,7 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +26,7 @@ from vitattack.core.words import printable
 
 FIX = "fetch it again, or check that it is the file you mean"
 ALLOWED = (argparse.Namespace,)  # training scripts store their arguments beside the weights
+LARGEST_HEADER = 100_000_000  # of a safetensors file
 LARGEST_PICKLE = 64 << 20  # the pickle of a checkpoint holds names and shapes; tensors are stored beside it
 SHARED = 4  # times the file size; tensors may share storage, but not without limit
 DANGEROUS = re.compile(
@@ -106,12 +108,24 @@ def _safetensors(path: Path, name: str, kind: str) -> dict[Any, Any]:
         if kind != "safetensors":
             raise ValueError(f"it is {'a torch file' if kind in ('zip', 'pickle') else kind}")
         with path.open("rb") as stream:
-            if int.from_bytes(stream.read(8), "little") > path.stat().st_size - 8:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > path.stat().st_size - 8:
                 raise ValueError("its header is longer than the file")
+            if length <= LARGEST_HEADER:  # the library refuses larger ones
+                json.loads(stream.read(length), object_pairs_hook=_each_once)
         return dict(load_file(path))
-    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
         reason = printable(str(error) or type(error).__name__)
         raise UsageError(f"'{name}' is not a readable safetensors file ({reason}): {FIX}") from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse names that stand twice: readers differ in which one they take."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"'{name}' stands twice in its header")
+        seen.add(name)
 
 
 def _check_zip(path: Path, name: str) -> None:
@@ -133,7 +147,39 @@ def _check_zip(path: Path, name: str) -> None:
             "it is refused"
         )
     if any(m.filename.endswith("/data.pkl") and m.file_size > LARGEST_PICKLE for m in members):
-        raise UsageError(f"'{name}' holds a pickle of more than {LARGEST_PICKLE >> 20} MB: save model.state_dict()")
+        raise UsageError(_too_long(name))
+
+
+def _too_long(name: str) -> str:
+    return f"'{name}' holds a pickle of more than {LARGEST_PICKLE >> 20} MB: save model.state_dict()"
+
+
+class _TooLong(Exception):
+    """The pickles of a file are too long."""
+
+
+class _LegacyFile:
+    """A torch file of before 1.6, pickles with tensors behind them, which lets torch read so much of a pickle only.
+
+    Pickles are read by `read` and `readline`, tensors by `readinto`, as there is no file number to read past this object.
+    """
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream, self._left = stream, LARGEST_PICKLE
+        self.readinto, self.tell, self.seek = stream.readinto, stream.tell, stream.seek
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= self._left:
+            raise _TooLong
+        self._left -= size
+        return self._stream.read(size)
+
+    def readline(self) -> bytes:
+        line = self._stream.readline(self._left + 1)
+        if len(line) > self._left:
+            raise _TooLong
+        self._left -= len(line)
+        return line
 
 
 def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
@@ -141,7 +187,12 @@ def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
         with warnings.catch_warnings(), _allow_only(ALLOWED):
             warnings.simplefilter("ignore")  # torch warns about pickle protocols before it refuses them
             # Mapped, a record cannot be read beyond its end, whatever the pickle says about its length.
-            return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=kind == "zip")
+            if kind == "zip":
+                return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=True)
+            with path.open("rb") as stream:
+                return torch.load(cast(Any, _LegacyFile(stream)), map_location="cpu", weights_only=not unsafe)
+    except _TooLong:
+        raise UsageError(_too_long(name)) from None
     except pickle.UnpicklingError as error:
         raise _refusal(path, name, kind) from error
     except Exception as error:  # torch's parser fails on broken files in a dozen ways
