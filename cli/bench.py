@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import option, output_options, store_options, together
+from .terminal import say, write
 
 if TYPE_CHECKING:
     from vitattack.bench.executors.executor import Executor
@@ -89,7 +90,7 @@ def command(
     results = _run(bench, _bench_options(given), executor, quiet, local=given["executor"] == "local")
     _show(results, form, save)
     if results.interrupted:
-        click.echo("vitattack: interrupted: finished batches are stored; run the same command to resume", err=True)
+        say("vitattack: interrupted: finished batches are stored; run the same command to resume")
     click.get_current_context().exit(results.exit_code)
 
 
@@ -151,7 +152,7 @@ def _plan(
     if calibrate:
         for name, rate in measuring.calibrate(cells(bench, options.only, options.skip), options.device):
             if not quiet:
-                click.echo(f"{name}: {format_flops(rate)} FLOPs per second", err=True)
+                say(f"{name}: {format_flops(rate)} FLOPs per second")
     plan = plan_benchmark(bench, options, stated)
     show(plan_table(plan), plan.json(), form)
 
@@ -211,8 +212,8 @@ def _show(results: BenchmarkResult, form: str, save: str | None) -> None:
 
     if save is not None:
         for path in save_bench(results, Path(save)):
-            click.echo(f"written: {path}", err=True)
+            say(f"written: {path}")
     if form == "csv":
-        click.echo(number_table(results).csv(), nl=False)
+        write(number_table(results).csv(), newline=False)
         return
     show(bench_tables(results, terminal_width() if form == "table" else None), bench_json(results), form)

@@ -10,6 +10,7 @@ import click
 
 from .checks import check_attacks, check_images, check_models, check_threat
 from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
+from .terminal import say, write
 from .threat_option import ThreatOption
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def command(
             evaluation = evaluate(model, with_controls(evaluation), **settings)
     if not evaluation.finished:
         if as_json:
-            click.echo(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
+            write(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
     else:
         remarks = tuple(verdicts(evaluation)) if controls else ()
         if evaluation.inputs is not None:
@@ -163,7 +164,7 @@ def _show_stored(finding: Finding, controls: bool, quiet: bool, form: str) -> No
     """A finished run, read from its store."""
     if not quiet:
         for result in finding.evaluation.results:
-            click.echo(f"{result.job.attack}: from the store, {result.folder}", err=True)
+            say(f"{result.job.attack}: from the store, {result.folder}")
     _show(finding.evaluation, finding.remarks, controls, form)
 
 

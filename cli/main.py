@@ -12,9 +12,9 @@ from typing import NoReturn
 import click
 
 from vitattack.core.errors import UsageError, VitattackError, first_line
-from vitattack.core.words import without_secrets
 
 from .signals import Terminated
+from .terminal import say, write
 
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
@@ -56,7 +56,7 @@ class Lazy(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"vitattack {version('vitattack')}")
+        write(f"vitattack {version('vitattack')}")
         ctx.exit()
 
 
@@ -93,8 +93,7 @@ def _check_environment() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    shown = "".join(c if c.isprintable() else " " for c in without_secrets(message))
-    click.echo("vitattack: " + " ".join(shown.split()), err=True)
+    say(f"vitattack: {message}")
     sys.exit(code)
 
 
@@ -104,7 +103,7 @@ def main() -> None:
         _check_environment()
         sys.exit(cli.main(standalone_mode=False, prog_name="vitattack"))
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+        write(error.format_message())
         sys.exit(2)
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "vitattack"

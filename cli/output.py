@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import click
-from rich.console import Console
 from rich.text import Text
 
 from vitattack.core.table import Table
+from vitattack.core.words import on_terminal
+
+from .terminal import output_console, write, write_json
 
 LONGEST = 1000  # characters of a line that is read by a program
 
 
 def show(tables: Table | Sequence[Table], content: Any, form: str) -> None:
     if form == "json":
-        click.echo(json.dumps(content, indent=2))
+        write_json(content)
         return
     for number, table in enumerate([tables] if isinstance(tables, Table) else tables):
         if number:
-            click.echo()
+            write()
         if form == "table":
             _print(table)
             for note in table.notes:
-                click.echo(note)
+                write(note)
         else:
-            click.echo({"md": table.markdown, "csv": table.csv, "latex": table.latex}[form](), nl=False)
+            write({"md": table.markdown, "csv": table.csv, "latex": table.latex}[form](), newline=False)
 
 
 def _print(table: Table) -> None:
     """Print at the width of the terminal; tables of names to copy are stacked or printed at full width instead of folded."""
-    console, shown = Console(soft_wrap=False), table.rich()
+    console, shown = output_console(), table.rich()
     if table.whole:
         wanted = console.measure(shown, options=console.options.update(width=LONGEST)).maximum
         if wanted > console.width and (console.is_terminal or "COLUMNS" in os.environ):
-            click.echo(table.stacked())
+            write(table.stacked())
             return
         console.width = max(wanted, console.width)
     # not as the table's own title, which is folded to the width of its columns
-    console.print(Text(table.title, style="italic", overflow="fold"))
+    console.print(Text(on_terminal(table.title), style="italic", overflow="fold"))
     console.print(shown)
 
 
 def terminal_width() -> int:
     """The number of columns that a table may take up."""
-    return Console().width
+    return output_console().width

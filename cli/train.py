@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from .options import option, output_options, together
+from .terminal import write_json
 
 
 @click.command(
@@ -103,6 +103,6 @@ def command(
         register_best(trained, name)
     table, content = run_table(trained)
     if form == "json":
-        click.echo(json.dumps(content, indent=2))
+        write_json(content)
     else:
         show(table, content, form)

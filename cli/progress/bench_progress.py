@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
-
 from vitattack.bench.executors.executor import BenchProgress
 from vitattack.bench.tasks import Outcome, Task
 
+from ..terminal import print_line, progress_console
 from .bars import bar
 
 
@@ -18,7 +17,7 @@ class BenchScreen(BenchProgress):
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self.console = Console(stderr=True)
+        self.console = progress_console()
         self.bar = bar(self.console, quiet, "{task.completed:.1f}/{task.total}")
         self.shares: dict[str, float] = {}  # of running tasks
         self.finished = 0.0
@@ -54,7 +53,7 @@ class BenchScreen(BenchProgress):
 
     def _print(self, line: str) -> None:
         if not self.quiet:
-            self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_line(self.console, line)
 
     def _update(self, name: str) -> None:
         if self.count:

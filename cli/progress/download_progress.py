@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
 from vitattack.core.progress import Listener, listening
+
+from ..terminal import progress_console, say, text_column
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -40,10 +40,10 @@ class DownloadScreen(Listener):
 
     def note(self, line: str) -> None:
         if not self.quiet:
-            click.echo(f"vitattack: {line}", err=True)
+            say(f"vitattack: {line}")
 
     def warn(self, line: str) -> None:
-        click.echo(f"vitattack: {line}", err=True)
+        say(f"vitattack: {line}")
 
     def stop(self) -> None:
         if self._bars is not None:
@@ -51,12 +51,11 @@ class DownloadScreen(Listener):
         self._bars = None
 
     def _start(self) -> Progress:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
         from rich.progress import TransferSpeedColumn as Speed
 
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), Speed())
-        self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        columns = (text_column("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), Speed())
+        self._bars = Progress(*columns, TimeRemainingColumn(), console=progress_console(), transient=True)
         self._bars.start()
         return self._bars
 

@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
-
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
 
+from ..terminal import print_line, progress_console
 from .bars import bar
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -23,7 +22,7 @@ class EvaluationScreen(EvaluationListener):
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self.console = Console(stderr=True)
+        self.console = progress_console()
         self.progress = bar(self.console, quiet)
 
     def __enter__(self) -> EvaluationScreen:
@@ -50,13 +49,13 @@ class EvaluationScreen(EvaluationListener):
             if before is None:
                 before = len(records)
                 if before and not self.quiet:
-                    self.console.print(f"{title}: resuming after {before} of {total} stored images", highlight=False)
+                    print_line(self.console, f"{title}: resuming after {before} of {total} stored images")
             seen.extend(records)
             state = _state(seen, (len(seen) - before) / max(1e-9, time.monotonic() - began))
             self.progress.update(task, completed=len(seen), total=total, state=state)
             if not self.quiet and not self.console.is_terminal and time.monotonic() - spoke > SECONDS_BETWEEN_LINES:
                 spoke = time.monotonic()
-                self.console.print(f"{title}: {len(seen)}/{total} {state}", highlight=False, soft_wrap=True)
+                print_line(self.console, f"{title}: {len(seen)}/{total} {state}")
 
         return watch
 
@@ -64,9 +63,9 @@ class EvaluationScreen(EvaluationListener):
         if self.quiet:
             return
         if result is None:
-            self.console.print("this shard is done; the table comes with the last shard", highlight=False)
+            print_line(self.console, "this shard is done; the table comes with the last shard")
         elif from_store:
-            self.console.print(f"{result.job.attack}: from the store, {result.folder}", highlight=False, soft_wrap=True)
+            print_line(self.console, f"{result.job.attack}: from the store, {result.folder}")
 
 
 def _state(records: Sequence[SampleRecord], rate: float) -> str:

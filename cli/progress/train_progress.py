@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from vitattack.train.loop.reporter import Reporter, Row
 from vitattack.train.recipe import Recipe
 
+from ..terminal import print_line, progress_console
 from .bars import bar
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -21,7 +20,7 @@ class TrainingScreen(Reporter):
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self.console = Console(stderr=True)
+        self.console = progress_console()
         self.progress = bar(self.console, quiet)
         self.last_line = time.monotonic()
 
@@ -48,8 +47,8 @@ class TrainingScreen(Reporter):
         self._print(f"epoch {row['epoch']:.0f} {numbers}{' (best)' if best else ''}")
 
     def warn(self, text: str) -> None:
-        self.console.print(f"warning: {text}", highlight=False, soft_wrap=True)
+        print_line(self.console, f"warning: {text}")
 
     def _print(self, text: str) -> None:
         if not self.quiet:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            print_line(self.console, text)

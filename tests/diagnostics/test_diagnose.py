@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,12 @@ def test_figures_before_and_after(suffix: str, tmp_path: Path) -> None:
     before, after = run(sharp, gradient_images=1), run(Rescaled(sharp, torch.full((2,), 1e-3)), gradient_images=1)
     report.plot(before, tmp_path / f"gaps.{suffix}", after)
     assert (tmp_path / f"gaps.{suffix}").stat().st_size > 5000
+
+
+def test_a_name_in_a_figure_is_no_formula(tmp_path: Path) -> None:
+    named = replace(run(queries(tiny_vit(), 1.0), gradient_images=1), model=r"$\nosuchcommand{$")
+    report.plot(named, tmp_path / "gaps.png", named)
+    assert (tmp_path / "gaps.png").stat().st_size > 5000
 
 
 def test_scales_from_a_file_are_looked_at_beside_the_plain_model(tmp_path: Path) -> None:

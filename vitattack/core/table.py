@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vitattack.core.words import comment_in_csv, in_csv, in_latex, in_markdown, on_terminal
+
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
@@ -33,10 +35,13 @@ class Table:
         for number, column in enumerate(self.columns):
             text = number < self.left
             table.add_column(
-                column, justify="left" if text else "right", overflow="fold", no_wrap=not text or self.whole
+                Text(on_terminal(column)),
+                justify="left" if text else "right",
+                overflow="fold",
+                no_wrap=not text or self.whole,
             )
         for row in self.rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(on_terminal(cell)) for cell in row))
         return table
 
     def stacked(self) -> str:
@@ -47,33 +52,35 @@ class Table:
             rest = "  ".join(cell.ljust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
             return f"{cells[0]}\n    {rest.rstrip()}\n"
 
-        return f"{self.title}\n\n" + lines(self.columns) + "\n" + "".join(map(lines, self.rows))
+        return on_terminal(f"{self.title}\n\n" + lines(self.columns) + "\n" + "".join(map(lines, self.rows)))
 
     def markdown(self) -> str:
         def line(cells: Sequence[str]) -> str:
-            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+            return "| " + " | ".join(map(in_markdown, cells)) + " |\n"
 
         rule = ["---" if number < self.left else "--:" for number in range(len(self.columns))]
-        notes = "".join(f"\n{note}\n" for note in self.notes)
-        return f"{self.title}\n\n" + line(self.columns) + line(rule) + "".join(map(line, self.rows)) + notes
+        notes = "".join(f"\n{in_markdown(note)}\n" for note in self.notes)
+        return (
+            f"{in_markdown(self.title)}\n\n" + line(self.columns) + line(rule) + "".join(map(line, self.rows)) + notes
+        )
 
     def csv(self) -> str:
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.rows)
+        writer.writerow(map(in_csv, self.columns))
+        writer.writerows(map(in_csv, row) for row in self.rows)
         # Comment lines: a number should not travel without its n and its doubts.
-        comments = [f"# {' '.join(line.split())}\n" for line in (self.title, *self.notes)]
+        comments = [f"# {comment_in_csv(line)}\n" for line in (self.title, *self.notes)]
         return stream.getvalue() + "".join(comments)
 
     def latex(self) -> str:
         """booktabs; the notes go into the caption, a number should not travel without its doubts."""
 
         def line(cells: Sequence[str]) -> str:
-            return " & ".join(map(_tex, cells)) + " \\\\\n"
+            return " & ".join(map(in_latex, cells)) + " \\\\\n"
 
         shape = "l" * self.left + "r" * (len(self.columns) - self.left)
-        caption = _tex(". ".join([self.title, *self.notes]))
+        caption = in_latex(". ".join([self.title, *self.notes]))
         return (
             "\\begin{table}\n\\centering\n"
             f"\\caption{{{caption}}}\n\\begin{{tabular}}{{{shape}}}\n\\toprule\n"
@@ -82,15 +89,3 @@ class Table:
             + "".join(map(line, self.rows))
             + "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
         )
-
-
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-}
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)

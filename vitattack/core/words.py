@@ -1,4 +1,4 @@
-"""Texts from outside made safe: for a terminal, for a record, as a file name, and when asked whether they name a file."""
+"""Texts from outside made safe for each place they go to: terminals, tables, records, file names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,48 @@ def printable(text: str, length: int = 100) -> str:
     """One line without control characters, cut to `length`."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return words if len(words) <= length else words[: length - 3] + "..."
+
+
+def on_terminal(text: str) -> str:
+    """A text that cannot move the cursor, colour what follows or reverse its direction; lines stay lines."""
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+
+
+def in_markdown(text: str) -> str:
+    """A text that Markdown shows as it is: no HTML, no link to follow, no new cell."""
+    for character, escaped in {"\\": "\\\\", "|": "\\|", "<": "&lt;", "](": "]\\(", "\n": "<br>"}.items():
+        text = text.replace(character, escaped)
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def in_csv(text: str) -> str:
+    """A cell that spreadsheets take for text unless it is a number: formulas begin with = + - or @."""
+    cell = on_terminal(text)
+    if not cell.lstrip().startswith(("=", "+", "-", "@")) or cell == "-":
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def comment_in_csv(text: str) -> str:
+    """One line of prose whose commas, which begin cells, begin no formula."""
+    return re.sub(r"(?<=[,;])(?=[=+@-])", " ", " ".join(on_terminal(text).split()))
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def in_latex(text: str) -> str:
+    """A text that LaTeX sets as it is: no command, no mathematics."""
+    return "".join(_TEX.get(character, character) for character in on_terminal(text))
 
 
 def names_a_file(text: str) -> bool:

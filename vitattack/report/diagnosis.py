@@ -107,7 +107,8 @@ def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None)
         _histogram(axes, diagnosis.blocks[number], "tab:blue", diagnosis.model)
         if after is not None:
             _histogram(axes, after.blocks[number], "tab:orange", after.model)
-            axes.legend(fontsize=6)
+            for text in axes.legend(fontsize=6).get_texts():
+                text.set_parse_math(False)
         block = diagnosis.blocks[number]
         axes.set_title(f"{names[number]}: {block.verdict}", fontsize=8)
         axes.axvline(SATURATED_GAP, color="tab:olive", linewidth=1)
@@ -116,7 +117,8 @@ def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None)
         "gap between the two highest attention scores (lines: 16.6 saturates fp32, 87.3 underflows)", fontsize=9
     )
     figure.supylabel("share of rows", fontsize=9)
-    figure.suptitle(f"{diagnosis.model}, {diagnosis.data}, n = {diagnosis.n}", fontsize=10)
+    title = f"{diagnosis.model}, {diagnosis.data}, n = {diagnosis.n}"
+    figure.suptitle(title, fontsize=10, parse_math=False)  # a name with two dollar signs is no formula
     figure.savefig(path, dpi=150)
 
 
