@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from tests.data.making import encoded, put, tar, val
@@ -21,6 +22,7 @@ from vitattack.data import load_data
 from vitattack.data.formats.arrays import npz_source
 from vitattack.data.formats.decoding import decode_rgb
 from vitattack.data.formats.encoded_images import images_in_tar
+from vitattack.data.formats.row_sources import ParquetSource, TensorSource
 from vitattack.data.imagenet.validation import open_validation_images, open_validation_parquet
 
 
@@ -198,3 +200,40 @@ def test_damaged_files_give_images_or_one_line(tmp_path: Path) -> None:
                 refusals += 1
                 assert str(error).isprintable()
         assert refusals > 5
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+def test_a_parquet_that_would_fill_the_memory(codec: str, tmp_path: Path) -> None:
+    cells = [{"bytes": bytes(1_000_000) + bytes([i % 256, i // 256]), "path": "a"} for i in range(100)]
+    table = pa.table({"image": cells, "label": list(range(100))})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression=codec, use_dictionary=False)
+    assert (tmp_path / "bomb.parquet").stat().st_size < 1_000_000
+    with pytest.raises(
+        UsageError, match=r"bomb.parquet would grow from [\d,]+ bytes to 100,[\d,]+: it is refused"
+    ) as caught:
+        ParquetSource([tmp_path / "bomb.parquet"], "image", "label", 100)
+    assert str(caught.value).isprintable()
+
+
+def test_a_parquet_that_repeats_one_image_without_end(tmp_path: Path) -> None:
+    """Dictionaries grow as they are read, whatever the file says of its size."""
+    cells = [{"bytes": bytes(500_000), "path": "a"}] * 400
+    pq.write_table(pa.table({"image": cells, "label": [0] * 400}), tmp_path / "bomb.parquet")
+    source = ParquetSource([tmp_path / "bomb.parquet"], "image", "label", 10)
+    with pytest.raises(UsageError, match=r"bomb.parquet would grow from [\d,]+ bytes to 200,[\d,]+: it is refused"):
+        source.cell(0)
+
+
+@pytest.mark.parametrize("classes", [None, 10])
+def test_a_label_larger_than_any_class(classes: int | None, tmp_path: Path) -> None:
+    said = r"labels? .*1844674407370955161\d"
+    large = np.array([0, 2**64 - 1], dtype=np.uint64)
+    np.savez(tmp_path / "a.npz", image=np.zeros((2, 8, 8, 3), np.uint8), label=large)
+    with pytest.raises(UsageError, match=said):
+        npz_source(tmp_path / "a.npz", classes).read([0, 1])
+    cell = {"bytes": encoded((0, 0, 0), (8, 8)), "path": "a"}
+    pq.write_table(pa.table({"image": [cell] * 2, "label": large}), tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match=said):
+        ParquetSource([tmp_path / "a.parquet"], "image", "label", 10).read([0, 1])
+    with pytest.raises(UsageError, match=said):
+        TensorSource(torch.zeros(2, 3, 8, 8), torch.from_numpy(large), classes)

@@ -20,6 +20,7 @@ from torch import Tensor
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.data.formats.array_on_disk import Array, ArrayOnDisk, Rows, extent
+from vitattack.data.formats.decoding import check_label
 
 IN_MEMORY = 1 << 29  # compressed members up to this size are unpacked in memory, larger ones once into a file
 Pair = tuple[Rows, Rows]
@@ -31,9 +32,10 @@ class ArraySource:
     def __init__(self, parts: Sequence[Pair], num_classes: int | None, names: Sequence[str]) -> None:
         for (x, y), name in zip(parts, names, strict=True):
             _check(x, y, name)
-            least, most = extent(y) if num_classes is not None and len(y) else (0, 0)
+            least, most = extent(y) if len(y) else (0, 0)
             if num_classes is not None and not 0 <= least <= most < num_classes:
                 raise UsageError(f"'{name}' has labels from {least} to {most}, the set has {num_classes} classes")
+            check_label(most, f"'{name}'")
         self.num_classes = num_classes
         self._names = list(names)
         self._parts = list(parts)

@@ -19,6 +19,15 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 MAX_PIXELS = 64_000_000  # the largest ImageNet images have some 20 million
 
 
+LARGEST_LABEL = 2**31 - 1
+
+
+def check_label(largest: int, what: str) -> None:
+    """Refuse a label that is no class number, such as -1 stored without a sign, before torch fails on it."""
+    if largest > LARGEST_LABEL:
+        raise UsageError(f"{what} has the label {largest}, which is no class number: store labels as signed integers")
+
+
 def decoder_message(error: BaseException) -> str:
     """The message of a decoder's error, short and fit for one line."""
     words = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:400]).split())

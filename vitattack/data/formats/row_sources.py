@@ -17,14 +17,23 @@ from torch import Tensor
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import remembered_sha256
 from vitattack.data.formats.array_on_disk import FileChanged, WatchedFile
-from vitattack.data.formats.decoding import decode_rgb, decoder_message, stack_pixels
+from vitattack.data.formats.decoding import check_label, decode_rgb, decoder_message, stack_pixels
 from vitattack.data.formats.encoded_images import EncodedImage, images_in_folder
 from vitattack.data.labels.imagenet import folder_labels
 from vitattack.data.transform import make_transform
 
+UNSUSPECTED = 1 << 26  # bytes of a group of rows that are read whatever they were compressed from
+MOST_GROWTH = 20  # times; pictures of one colour as BMP shrink that much
+
 
 def _digest_of(content: str, rows: Sequence[int]) -> str:
     return hashlib.sha256(f"{content}|{','.join(map(str, rows))}".encode()).hexdigest()
+
+
+def _check_growth(path: Path, stored: int, read: int) -> None:
+    """Refuse what is small on disk and large in memory: encoded images hardly shrink any further."""
+    if read > max(UNSUSPECTED, MOST_GROWTH * stored):
+        raise UsageError(f"{path} would grow from {stored:,} bytes to {read:,}: it is refused, fetch it again")
 
 
 class ParquetSource:
@@ -47,6 +56,12 @@ class ParquetSource:
             if missing:
                 raise UsageError(f"{path} has no column {' or '.join(sorted(missing))}: is it another data set?")
             for group in range(meta.num_row_groups):
+                chunks = [meta.row_group(group).column(column) for column in range(meta.num_columns)]
+                _check_growth(
+                    path,
+                    sum(chunk.total_compressed_size for chunk in chunks),
+                    sum(chunk.total_uncompressed_size for chunk in chunks),
+                )
                 self._groups.append((total, number, group))
                 total += meta.row_group(group).num_rows
         self._total = total
@@ -82,6 +97,7 @@ class ParquetSource:
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if not isinstance(data, bytes) or not isinstance(label, int):
             raise UsageError(f"row {row} of {self.name} has no image or no label: repair the file")
+        check_label(label, f"row {row} of {self.name}")
         return data, label
 
     def names_and_labels(self) -> list[tuple[str, int]]:
@@ -111,6 +127,7 @@ class ParquetSource:
                     f"{path} is not a readable parquet file ({decoder_message(error)}): fetch it again"
                 ) from error
             self._files[file].check()
+            _check_growth(path, path.stat().st_size, table.nbytes)
             self._open = (group, table)
         return self._open[1], first
 
@@ -217,6 +234,8 @@ class TensorSource:
             raise UsageError("there are no images: give at least one")
         if y.is_floating_point() or y.dtype == torch.bool:
             raise UsageError(f"labels are {y.dtype}: give class numbers as integers")
+        if y.dtype == torch.uint64:
+            check_label(int(y.cpu().numpy().max()), "the data")
         self.num_classes = num_classes
         self._x, self._y = x.detach().float(), y.detach().long()
 
