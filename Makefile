@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install install-dev demo test test-slow coverage check clean help
+.PHONY: install install-dev demo test test-slow coverage check audit clean help
 
 help:
 	@echo "make demo       install, then attack the embedded models on the embedded images (under 2 minutes on 2 cores)"
 	@echo "make test       install, then run the test suite without the tests marked slow"
 	@echo "make test-slow  run the tests marked slow"
 	@echo "make coverage   run make test under coverage, then print the least covered modules and the total"
-	@echo "make check      ruff, mypy --strict, import-linter, and the tests of the built wheel"
+	@echo "make check      ruff, mypy --strict, import-linter, bandit, and the tests of the built wheel"
+	@echo "make audit      ask PyPI for known vulnerabilities of the installed packages (needs the network)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -55,7 +56,13 @@ check: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive vitattack cli
 	$(BIN)/python -P -m pytest tests/test_packaging.py
+
+# Wheels of torch from its own index carry a local version, which no list of vulnerabilities knows.
+audit: install-dev
+	$(BIN)/python -m pip freeze --exclude-editable | sed "s/+[a-z0-9.]*$$//" > $(VENV)/audit.txt
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement $(VENV)/audit.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*

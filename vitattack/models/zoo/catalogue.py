@@ -118,7 +118,7 @@ def _read_yaml(path: Path, Loader: Any) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise UsageError(f"the zoo file {path} is larger than {LARGEST_FILE >> 20} MB: it is refused")
-        content = yaml.load(path.read_text(), Loader=Loader)  # noqa: S506  # both are safe loaders
+        content = yaml.load(path.read_text(), Loader=Loader)  # noqa: S506  # nosec B506  # both are safe loaders
         _check_growth(content)
     except yaml.YAMLError as error:
         raise UsageError(f"cannot read the zoo file {path}: {yaml_failure(error)}") from error
