@@ -83,7 +83,9 @@ def command(
     from .signals import catch_sigterm
 
     if only_plan:
-        plan = plan_training(loaded, data_dir=data_dir, device=given["device"], threads=given["threads"])
+        with TrainingScreen(quiet) as screen:
+            where = {"data_dir": data_dir, "device": given["device"], "threads": given["threads"]}
+            plan = plan_training(loaded, reporter=screen, **where)
         show(*plan_table(loaded, plan), form)
         return
     if name is not None:

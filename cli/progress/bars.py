@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..terminal import progress_console, text_column
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def bar(console: Console, quiet: bool, how_far: str = "{task.completed}/{task.total} {task.fields[state]}") -> Progress:
-    """A bar with a description, the progress formatted by `how_far`, and the remaining time."""
+    """A bar with a description, the progress formatted by `how_far`, and the elapsed and the remaining time."""
     return Progress(
         SpinnerColumn(),
         text_column("{task.description}"),
         BarColumn(bar_width=24),
         text_column(how_far),
+        TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
         transient=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -72,8 +73,13 @@ def train(
         finished = None if fresh else finished_run(folder)
         if finished is not None:
             return replace(finished, is_main=processes.is_main)
+        reporter = reporter or Reporter()
+        reporter.stage("reading the data", 0, 1)
         data = data or open_training_data(recipe, setup.data_folder)
+        reporter.stage("reading the data", 1, 1)
+        reporter.stage("building the model", 0, 1)
         loop = _assemble(recipe, parts, data.train, processes, options)
+        reporter.stage("building the model", 1, 1)
         data = data._replace(x=_held_out_at(data.x, loop.run.plain.input_size))
         processes.wait()
         if processes.is_main:
@@ -81,7 +87,7 @@ def train(
                 clear_outputs(folder, checkpoints)
             write_atomically(folder / "recipe.json", json_text(recipe.json()))
         processes.wait()
-        session = Session(recipe, key, loop, data, checkpoints, folder, options, reporter or Reporter())
+        session = Session(recipe, key, loop, data, checkpoints, folder, options, reporter)
         session.resume()
         if processes.is_main and (folder / "result.json").is_file():
             session.reporter.warn(f"{folder / 'result.json'} or the weights beside it are damaged: writing them again")
@@ -101,6 +107,7 @@ def plan_training(
     data_dir: str | Path | None = None,
     device: str = "auto",
     threads: int | None = None,
+    reporter: Reporter | None = None,
 ) -> TrainingPlan:
     """Measure the cost of a recipe on this machine by a few steps that are thrown away; nothing is stored or fetched.
 
@@ -118,8 +125,12 @@ def plan_training(
             stand_in = StandInData(data.train, counted=True, assumed=())
         else:
             stand_in = stand_in_data(recipe, lambda: _input_size(recipe), setup.data_folder)
+        stage = (reporter or Reporter()).stage
+        stage("building the model", 0, 1)
         loop = _assemble(recipe, parts, stand_in.train, processes, SessionOptions())
-        return measure_plan(loop, counted=stand_in.counted, assumed=stand_in.assumed)
+        stage("building the model", 1, 1)
+        timing = partial(stage, "timing steps")
+        return measure_plan(loop, counted=stand_in.counted, assumed=stand_in.assumed, progress=timing)
 
 
 def _input_size(recipe: Recipe) -> int:

@@ -117,6 +117,7 @@ class AasAt(AttentionScales):
         x, y = torch.cat([b.x for b in batches]), torch.cat([_labels(b) for b in batches])
         before = own.detach().clone()
         rng = SampleRng(run.seed, (0,)).child("aas_at", run.epoch)
+        run.stage("searching attention scales", 0, 1)
         most = math.inf if self.preset == "literal" else self.most
         with torch.no_grad():
             own.fill_(1)  # the search applies scales from outside, starting from `before`
@@ -131,6 +132,7 @@ class AasAt(AttentionScales):
             own.copy_(scales)
         # Sums may differ in the last bit between processes; the scales must not.
         run.processes.mean_([own.data])
+        run.stage("searching attention scales", 1, 1)
         changed = not torch.equal(scales, before)
         self._history = {"events": self._history["events"] + 1, "changed": self._history["changed"] + changed}
         run.numbers |= {

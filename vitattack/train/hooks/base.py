@@ -42,6 +42,10 @@ class CraftedBatch(NamedTuple):
     y: Tensor
 
 
+def _untold(what: str, done: int, total: int) -> None:
+    """Nobody listens."""
+
+
 def _no_batches(count: int) -> list[Batch]:
     raise AssertionError("the run has no data")
 
@@ -62,6 +66,7 @@ class RunState:
     processes: Processes = SINGLE_PROCESS
     objective: Objective | None = None  # of this epoch
     numbers: dict[str, float] = field(default_factory=dict)  # logged with this epoch
+    stage: Callable[[str, int, int], None] = _untold  # told of long stages: what, how much is done, of how much
     batches: Callable[[int], list[Batch]] = _no_batches  # the first N of this epoch, unsharded, floats on the device
 
 

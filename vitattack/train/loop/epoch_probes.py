@@ -13,6 +13,7 @@ from torch import Tensor
 from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.variants import fgsm_rs, pgd
 from vitattack.attacks.losses.base import is_correct
+from vitattack.core.progress import Counter
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.probe import attention_layers
@@ -37,7 +38,9 @@ class AccuracyProbe:
     ball: LpBall
     attacked: int
 
-    def measure(self, view: Attackable, processes: Processes) -> dict[str, float]:
+    def measure(
+        self, view: Attackable, processes: Processes, progress: Counter = lambda done, total: None
+    ) -> dict[str, float]:
         """Clean, PGD-10 and one-step accuracy, and the share of outputs that are not finite if there are any.
 
         The processes share the images.
@@ -46,11 +49,18 @@ class AccuracyProbe:
         if n == 0:
             return {}
         rows = range(processes.shard.rank, n, processes.shard.world)
+        own = len(range(processes.shard.rank, m, processes.shard.world))
+        total = len(rows) + 2 * own
+        progress(0, total)
         clean, broken = self._count(view, rows, processes.device)
-        numbers = [float(broken), float(clean)]
+        numbers, done = [float(broken), float(clean)], len(rows)
+        progress(done, total)
         attacks: list[Attack] = [pgd(self.ball, steps=10, step=0.25), fgsm_rs(self.ball)] if m else []
         attacked = [row for row in rows if row < m]
-        numbers += [float(self._count(view, attacked, processes.device, attack)[0]) for attack in attacks]
+        for attack in attacks:
+            numbers.append(float(self._count(view, attacked, processes.device, attack)[0]))
+            done += own
+            progress(done, total)
         not_finite, *totals = processes.sum(numbers)
         accuracies = {"clean": totals[0] / n} | dict(
             zip(("robust", "one_step"), (t / m for t in totals[1:]), strict=False)

@@ -15,6 +15,9 @@ class Reporter:
     def begin(self, recipe: Recipe, folder: Path, step: int, total: int) -> None:
         """The run begins, or resumes after `step` of `total` steps."""
 
+    def stage(self, what: str, done: int, total: int) -> None:
+        """A stage of the run has done a part of its work; it begins with 0 and ends with `total`."""
+
     def step(self, row: Row) -> None: ...
 
     def epoch(self, row: Row, best: bool) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class Session(Observer):
     ) -> None:
         self.recipe, self.loop, self.folder, self.options, self.reporter = recipe, loop, folder, options, reporter
         self.key = key
+        if loop.run.processes.is_main:
+            loop.run.stage = reporter.stage
         self.checkpoints, self.digest = checkpoints, data.train.digest()
         self.attention_probe = AttentionProbe(data.x, data.y)
         self.accuracy_probe = AccuracyProbe(data.x, data.y, loop.parts.ball, min(recipe.probe, len(data.x)))
@@ -115,7 +118,7 @@ class Session(Observer):
 
     def probe(self, row: Row) -> Row:
         view = self.loop.exported
-        numbers = self.accuracy_probe.measure(view, self.processes)
+        numbers = self.accuracy_probe.measure(view, self.processes, partial(self.loop.run.stage, "probing"))
         return numbers | (self.attention_probe.measure(self.loop.plain()) if self.processes.is_main else {})
 
     def epoch(self, row: Row, state: Callable[[], dict[str, Any]]) -> None:

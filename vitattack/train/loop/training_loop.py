@@ -73,9 +73,11 @@ class TrainingLoop:
                 for hook in hooks:
                     hook.before_epoch(run)
             for batch in prefetched(self.stream, run.epoch, self.at, run.processes.shard, self.workers):
+                run.stage(f"epoch {run.epoch + 1}", self.at, run.steps)
                 self.step(batch)
                 if self.observer.due() and self.at < run.steps:
                     self.observer.save(self.state())
+            run.stage(f"epoch {run.epoch + 1}", run.steps, run.steps)
             self._end_epoch()
 
     def step(self, batch: Batch) -> None:
