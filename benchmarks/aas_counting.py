@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 
 import vitattack
+from vitattack.attacks.aas.climb import LITERAL, Climb
 from vitattack.attacks.aas.report import referee
-from vitattack.attacks.aas.scale_search import LITERAL, Climb
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
 from vitattack.models.attention.probe import attention_layers

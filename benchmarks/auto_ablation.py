@@ -26,7 +26,8 @@ from auto_variants import variants
 from masked_gradients import load_masked
 from torch import Tensor
 
-from vitattack.attacks.auto.attack import Auto, Stage
+from vitattack.attacks.auto.attack import Auto
+from vitattack.attacks.auto.block import AutoStage
 from vitattack.attacks.base import Attack, Crafted, Wrapper, blank_search
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet, load_data
@@ -81,7 +82,7 @@ def attacked(victim: Victim, attack: Auto, threat: Threat, data: DataSet, seed: 
 
 
 def remembering(attack: Auto, kept: Kept) -> Auto:
-    def kept_in(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def kept_in(stages: tuple[AutoStage, ...]) -> tuple[AutoStage, ...]:
         return tuple(s._replace(attack=Remembered(s.attack, s.scale, kept)) for s in stages)
 
     parts = {name: kept_in(getattr(attack, name)) for name in ("opening", "rounds", "hard")}

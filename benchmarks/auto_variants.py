@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks import attack_text
-from vitattack.attacks.auto.attack import Auto, Stage
+from vitattack.attacks.auto.attack import Auto
+from vitattack.attacks.auto.block import AutoStage
 from vitattack.attacks.base import Attack, Crafted, Wrapper
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.probe import attention_layers
@@ -57,18 +58,18 @@ def built(text: str, ball: LpBall) -> Auto:
 
 
 def without(whole: Auto, *names: str) -> Auto:
-    def rest(part: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def rest(part: tuple[AutoStage, ...]) -> tuple[AutoStage, ...]:
         return tuple(stage for stage in part if stage.name not in names)
 
     return in_rounds(replace(whole, opening=rest(whole.opening)), rest)
 
 
-def in_rounds(whole: Auto, change: Callable[[tuple[Stage, ...]], tuple[Stage, ...]]) -> Auto:
+def in_rounds(whole: Auto, change: Callable[[tuple[AutoStage, ...]], tuple[AutoStage, ...]]) -> Auto:
     """Apply a change to both kinds of rounds: those for saturated attention, and the others."""
     return replace(whole, rounds=change(whole.rounds), hard=change(whole.hard))
 
 
-def joined(more: Stage, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def joined(more: AutoStage, stages: tuple[AutoStage, ...]) -> tuple[AutoStage, ...]:
     return (*stages, more)
 
 
@@ -84,21 +85,23 @@ def variants(ball: LpBall) -> dict[str, Auto]:
     found |= {f"share 1/{n}": replace(whole, share=1 / n) for n in (16, 8, 2, 1)}
     found |= {f"at most {n} rounds": replace(whole, most=n) for n in (1, 2)}
     found |= {name: built(f"auto({text})", ball) for name, text in SETTINGS.items()}
-    again = Stage("again", attack_text.build(AGAIN, ball))
+    again = AutoStage("again", attack_text.build(AGAIN, ball))
     found["targets again for apgd margin"] = in_rounds(
         whole, lambda stages: tuple(again if s.name == "apgd margin" else s for s in stages)
     )
     found["targets of 4 steps, share 1/8"] = replace(built("auto(steps=4)", ball), share=1 / 8)
-    always = tuple(Stage(f"{view.name}, always", Through(view.attack, view.scale)) for view in views)
+    always = tuple(AutoStage(f"{view.name}, always", Through(view.attack, view.scale)) for view in views)
     found["views whatever the attention"] = replace(whole, rounds=(*whole.rounds, *always))
     for name, text in LATER.items():
-        more = Stage(name, attack_text.build(text, ball))
+        more = AutoStage(name, attack_text.build(text, ball))
         found[f"with {name}"] = in_rounds(whole, partial(joined, more))
     for name, text in FIRST.items():
-        found[f"{name} first"] = replace(whole, opening=(Stage(name, attack_text.build(text, ball)), *whole.opening))
+        found[f"{name} first"] = replace(
+            whole, opening=(AutoStage(name, attack_text.build(text, ball)), *whole.opening)
+        )
     for name, text in EARLY.items():
         found[f"opening with {name}"] = replace(
-            whole, opening=(*whole.opening, Stage(name, attack_text.build(text, ball)))
+            whole, opening=(*whole.opening, AutoStage(name, attack_text.build(text, ball)))
         )
     different: dict[str, Auto] = {}
     for name, attack in found.items():

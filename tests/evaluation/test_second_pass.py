@@ -145,7 +145,7 @@ def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None
     assert told.assured.escalated and told.assured.fell > 0 and told.assured.broke > 0
     assert found.robust.correct == 0
     assert {r.pass_number for r in found.records} == {PROBED, ESCALATED}
-    assert any("square, which sees logits alone" in doubt and "next: vitattack eval" in doubt for doubt in found.doubts)
+    assert any("square, which uses logits alone" in doubt and "next: vitattack eval" in doubt for doubt in found.doubts)
     assert sum(r.forwards + r.backwards for r in found.records) > sum(s.passes for s in told.bought)
 
 
@@ -227,7 +227,7 @@ def test_survivors_that_all_fall_to_the_probe_leave_nobody_to_speak_of() -> None
     fallen = replace(record(0, "fooled", number=PROBED), evidence={"stage": len(NAMES), "round": -1, "spent probe": 99})
     notes, doubts = reported(fallen)
     assert "assurance: all 1 survivors were probed, and all of them fell" in notes
-    assert len(doubts) == 1 and "square, which sees logits alone" in doubts[0]  # and nothing of a last round
+    assert len(doubts) == 1 and "square, which uses logits alone" in doubts[0]  # and nothing of a last round
     assert '"square(queries=20000)" --threat linf:0.1 --data "d"' in doubts[0]
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.attack import AAS
+from vitattack.attacks.aas.climb import LITERAL, Climb
 from vitattack.attacks.aas.controls import verdicts, with_bases, with_controls
 from vitattack.attacks.aas.report import referee
-from vitattack.attacks.aas.scale_search import LITERAL, Climb
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
@@ -100,7 +100,7 @@ def test_the_gradient_of_the_scales_is_the_slope_of_the_distance(toy: Victim) ->
     search = Climb(tap="attention")
     names = [layer.name for layer in layers.layers]
     base, offset = torch.ones(2, dtype=torch.float64), torch.tensor([-0.4, -0.7], dtype=torch.float64)
-    here, bounds = search._look(toy, layers, names, x, base), (1e-3 * base, base)
+    here, bounds = search._outputs(toy, layers, names, x, base), (1e-3 * base, base)
     grad, _ = search._gradient(toy, layers, names, x, y, base, offset, here, bounds)
 
     def distance(at: Tensor) -> float:
@@ -366,8 +366,8 @@ def test_models_without_attention_and_bad_scales_get_one_line(toy: Victim, toy_i
     for text, message in (
         ("given(pgd, scales=((0.5,),))", "1 scales for the 2 attention layers"),
         ("given(pgd, scales=((0.5, -1),))", "must be positive"),
-        ("scale(0, pgd)", "no positive numbers"),
-        ("aas(pgd, lower=2)", "must be positive and hold 1"),
+        ("scale(0, pgd)", "not positive numbers"),
+        ("aas(pgd, lower=2)", "must be positive and include 1"),
         ("aas(pgd, restarts=0)", "at least one restart"),
         ("aas(pgd, keep=0)", "start at 1"),
         ("aas", "aas needs inner"),

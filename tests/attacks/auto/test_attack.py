@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
 from vitattack.attacks import attack_text
-from vitattack.attacks.auto.attack import BLOCK, Auto, Stage
+from vitattack.attacks.auto.attack import BLOCK, Auto
+from vitattack.attacks.auto.block import AutoStage
 from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
 from vitattack.attacks.auto.probes import AGREEMENT, agreement, attention
 from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search
@@ -88,7 +89,7 @@ def test_rounds_take_in_everybody_once_one_of_them_broke_somebody() -> None:
             return Crafted(x_adv, evidence)
 
     asked: list[tuple[int, ...]] = []
-    attack = replace(built("auto"), rounds=(Stage("apgd_ce", Planted()),), chunk=1000)
+    attack = replace(built("auto"), rounds=(AutoStage("apgd_ce", Planted()),), chunk=1000)
     evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
     assert asked == [tuple(range(48, 64)), tuple(range(63))]
     assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == NAMES.index("apgd_ce")
@@ -189,7 +190,7 @@ class Lying(Attackable):
 
 def test_what_bfloat16_claims_in_vain_is_searched_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a view that lies about everything the verdicts are those of a search without it."""
-    monkeypatch.setattr("vitattack.attacks.auto.attack.Half", Lying)
+    monkeypatch.setattr("vitattack.attacks.auto.block.Half", Lying)
     monkeypatch.setattr("vitattack.attacks.auto.probes.agreement", lambda *_: 1.0)
     victim, x = tiny_vit(), toy_pictures(24, seed=5)
     y = victim(x).detach().argmax(1)
@@ -220,10 +221,10 @@ def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pyt
 
     attack = replace(
         built("auto"),
-        opening=(Stage("first", Watched("first")),),
-        rounds=(Stage("round", Watched("round")),),
-        hard=(Stage("round", Watched("round")),),
-        tail=Stage(TAIL, Watched(TAIL)),
+        opening=(AutoStage("first", Watched("first")),),
+        rounds=(AutoStage("round", Watched("round")),),
+        hard=(AutoStage("round", Watched("round")),),
+        tail=AutoStage(TAIL, Watched(TAIL)),
         half=True,
     )
     monkeypatch.setattr(Auto, "names", property(lambda self: ("first", "round", TAIL)))

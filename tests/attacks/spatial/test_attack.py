@@ -15,7 +15,7 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.base import Crafted
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.spatial.attack import SpatialGrid, _waves
-from vitattack.attacks.spatial.grid import Lattice
+from vitattack.attacks.spatial.grid import TransformGrid
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting_passes
@@ -82,13 +82,13 @@ def check(crafted: Crafted, margins: Tensor, *, report: bool = True) -> None:
 
 def test_the_default_grid_is_that_of_the_paper() -> None:
     attack = grid("spatial", Spatial())
-    table = attack.lattice.table(attack.threat, torch.zeros(1, 3, 384, 384))
+    table = attack.grid.table(attack.threat, torch.zeros(1, 3, 384, 384))
     assert table.shape == (2511, 3) and len(table.unique(dim=0)) == 2511
-    assert table[attack.lattice.identity].tolist() == [0, 0, 0]
+    assert table[attack.grid.identity].tolist() == [0, 0, 0]
     assert table.amin(0).tolist() == [-16, -16, -30] and table.amax(0).tolist() == [16, 16, 30]
     assert table[:, 0].unique().tolist() == [-16, -12, -8, -4, 0, 4, 8, 12, 16]
     assert torch.allclose(table[:, 2].unique().diff(), torch.tensor(2.0).double())
-    shifts, rotations = (sorted(part) for part in (attack.lattice.shifts, attack.lattice.rotations))
+    shifts, rotations = (sorted(part) for part in (attack.grid.shifts, attack.grid.rotations))
     assert len(shifts) == 81 and len(rotations) == 31
     assert not table[shifts, 2].any() and len(table[shifts].unique(dim=0)) == 81
     assert not table[rotations, :2].any() and len(table[rotations].unique(dim=0)) == 31
@@ -96,13 +96,13 @@ def test_the_default_grid_is_that_of_the_paper() -> None:
 
 def test_percent_give_the_grid_of_the_input() -> None:
     attack = grid("spatial", Spatial(12.5, 30.0, "%"))
-    table = attack.lattice.table(attack.threat, torch.zeros(1, 3, 16, 40))
+    table = attack.grid.table(attack.threat, torch.zeros(1, 3, 16, 40))
     assert table.amax(0).tolist() == [5, 2, 30]
 
 
 def test_an_axis_that_does_not_move_has_one_point() -> None:
-    assert len(grid("spatial", Spatial(0.0, 30.0)).lattice) == 31
-    assert len(grid("spatial", Spatial(16.0, 0.0)).lattice) == 81
+    assert len(grid("spatial", Spatial(0.0, 30.0)).grid) == 31
+    assert len(grid("spatial", Spatial(16.0, 0.0)).grid) == 81
     still = grid("spatial", Spatial(0.0, 0.0))
     victim, x, y = toy_data(3)
     crafted = still(victim, x, y, rng=rng(3))
@@ -111,7 +111,7 @@ def test_an_axis_that_does_not_move_has_one_point() -> None:
 
 @pytest.mark.parametrize(("shifts", "angles"), [(9, 31), (3, 5), (1, 7), (5, 1), (1, 1), (7, 9)])
 def test_every_order_is_a_permutation(shifts: int, angles: int) -> None:
-    lattice = Lattice(True, True, shifts, angles)
+    lattice = TransformGrid(True, True, shifts, angles)
     everything = list(range(len(lattice)))
     coarse = lattice.coarse()
     assert lattice.identity in coarse and len(coarse) <= 63
@@ -123,7 +123,9 @@ def test_every_order_is_a_permutation(shifts: int, angles: int) -> None:
 
 
 def test_the_learned_order_covers_images_greedily_by_hand() -> None:
-    lattice = Lattice(True, False, 3, 1)  # nine shifts, all of them coarse; 2, 6 and 8 are corners, 3, 5 and 7 edges
+    lattice = TransformGrid(
+        True, False, 3, 1
+    )  # nine shifts, all of them coarse; 2, 6 and 8 are corners, 3, 5 and 7 edges
     margins = -torch.ones(9, 20)
     margins[5, :9] = 1  # 9 images + 1 for an edge
     margins[2, :7] = 1  # 7 images, all among those nine, + 2 for a corner
@@ -263,7 +265,7 @@ def test_what_is_learned_is_recalled_and_costs_less_than_a_robust_image() -> Non
     assert passes.forwards == 32 * 64 < 2511
     content = ready.learned()
     assert content is not None and attack.recall(victim, content) == ready
-    assert ready.order != attack.lattice.fixed_order()
+    assert ready.order != attack.grid.fixed_order()
 
 
 @pytest.mark.parametrize("order", [None, [], [0] * COUNT, list(range(COUNT - 1)), ["a"] * COUNT, {"a": 1}])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
-from vitattack.attacks.aas.scale_search import Climb
+from vitattack.attacks.aas.climb import Climb
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.architectures.small import SMALL

@@ -1,8 +1,8 @@
-"""Adaptive Attention Scaling (CVPR 2024) around any attack, with an honest referee.
+"""Adaptive Attention Scaling (CVPR 2024) around any attack, with a referee.
 
-Scales are found once on calibration images. Test images are attacked plainly and through views with scaled attention;
-a success counts if it fools the plain model. What the paper's protocol counts, examples made and judged on the scaled
-model, is recorded beside it under its own name.
+Scales are found once, on calibration images. Test images are attacked plainly and through views with scaled attention; a
+success counts if it fools the plain model. Successes by the paper's protocol, whose examples are crafted and judged on
+the scaled model, are recorded separately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.aas.report import referee_section
-from vitattack.attacks.aas.scale_search import Candidate, Search
+from vitattack.attacks.aas.scale_search import ScaleSearch, ScaleSet
 from vitattack.attacks.base import (
     Attack,
     Calibration,
@@ -43,11 +43,11 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Found:
-    """Scales that a search kept, best first, with what it saw on the calibration images."""
+class ChosenScales:
+    """Sets of scales chosen on the calibration images, best first, with the figures behind the choice."""
 
     scales: tuple[Any, ...]  # nested tuples of floats: (L,) or (L, H) each, one row more where logits are scaled too
-    robust: tuple[float, ...] = ()  # robust accuracy of the ranking attack through each candidate, on the plain model
+    robust: tuple[float, ...] = ()  # robust accuracy of the plain model, by the ranking attack through each set
     plain: float | None = None  # the same without scales
     distances: tuple[tuple[float, ...], ...] = ()
     gradients: tuple[float, ...] = ()
@@ -55,28 +55,28 @@ class Found:
 
 @dataclass(frozen=True)
 class AAS(InBall):
-    """The plain attack, then the attack through each kept set of scales on whoever still stands.
+    """The plain attack, then the attack through each chosen set of scales on the survivors.
 
     `surrogate` differentiates the scaled model; `backward_only` runs the plain model forwards and scales only the
-    softmax Jacobian. The report costs two more runs with the best scales: everyone through the view, judged on the
-    plain model, and everyone by the protocol of the paper.
+    softmax Jacobian. The referee costs two more runs with the best scales on all samples: through the view, judged on the
+    plain model, and by the protocol of the paper.
     """
 
     ball: LpBall
     inner: Attack
-    search: Search
+    search: ScaleSearch
     keep: int = 2
     rank_steps: int = 10
     calibration: int = 32
     mode: Literal["surrogate", "backward_only"] = "surrogate"
     referee: bool = True
-    found: Found | None = None
+    found: ChosenScales | None = None
     layers: AttentionMap | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         refuse_nesting(self.inner)
         if min(self.keep, self.rank_steps, self.calibration) < 1:
-            raise UsageError("keep, rank_steps and the number of calibration images start at 1")
+            raise UsageError("keep, rank_steps and the number of calibration images must be at least 1")
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -98,7 +98,7 @@ class AAS(InBall):
         )
 
     def price(self, query: PriceQuery) -> Price:
-        """The plain attack, then the attack through each view; with a report once more by the protocol of the paper."""
+        """Price of the plain attack, of the attack through each view and, for the referee, of the paper's protocol."""
         plain = self.inner.price(query)
         through_view = self.inner.price(query.through_view()).more(1)
         price = plain.more(1).plus(through_view.times(min(self.keep, self.search.candidates)))
@@ -131,8 +131,8 @@ class AAS(InBall):
         layers.require("there is nothing to scale")
         return layers
 
-    def _rank(self, victim: Victim, candidates: list[Candidate], x: Tensor, y: Tensor, rng: SampleRng) -> Found:
-        """The candidates by how few calibration images a short PGD through them leaves, judged on the plain model."""
+    def _rank(self, victim: Victim, candidates: list[ScaleSet], x: Tensor, y: Tensor, rng: SampleRng) -> ChosenScales:
+        """Choose the sets through which a short PGD fools the plain model on most calibration images."""
         robust, plain = [0.0] * len(candidates), None
         if self.search.learns and len(candidates) > 1:
             with frozen(victim), torch.no_grad():
@@ -148,7 +148,7 @@ class AAS(InBall):
             robust = [accuracy(self._view(victim, candidate.scales)) for candidate in candidates]
         order = sorted(range(len(candidates)), key=lambda i: robust[i])[: self.keep]
         chosen = [candidates[i] for i in order]
-        return Found(
+        return ChosenScales(
             scales=tuple(_nested(candidate.scales) for candidate in chosen),
             robust=tuple(robust[i] for i in order),
             plain=plain,
@@ -157,14 +157,14 @@ class AAS(InBall):
         )
 
     def learned(self) -> dict[str, Any]:
-        """What was found, as plain data."""
+        """Chosen scales as plain data."""
         assert self.found is not None
         return {"found": vars(self.found), "inner": self.inner.learned()}
 
     def recall(self, victim: Attackable, content: dict[str, Any]) -> AAS:
-        """The prepared attack from what was found before."""
+        """Rebuild the prepared attack from stored scales."""
         assert isinstance(victim, Victim)
-        found = Found(**{name: _frozen(value) for name, value in content["found"].items()})
+        found = ChosenScales(**{name: _frozen(value) for name, value in content["found"].items()})
         inner = recall_attack(self.inner, victim, content["inner"])
         return replace(self, found=found, inner=inner, layers=self._probe(victim))
 
@@ -180,7 +180,7 @@ class AAS(InBall):
         result = base.x_adv.clone()
         for name in ("forwards", "backwards"):
             evidence[name] += base.evidence[name]
-        fooled, extra = self._on(victim, result, y)
+        fooled, extra = self._fooled_plain(victim, result, y)
         evidence["forwards"] += extra
         evidence["first_fooled"] = base.evidence["first_fooled"].clone()
         evidence["base_fooled"] = fooled.clone()
@@ -190,7 +190,7 @@ class AAS(InBall):
             self._run_referee(victim, views[0], x, y, rng, evidence, result, fooled)
         for number, view in enumerate(views, start=1):
             if number == 1 and self.referee:
-                continue  # the referee ran it on everyone
+                continue  # run by the referee on all samples
             rows = (~fooled).nonzero().flatten()
             if len(rows) == 0:
                 break
@@ -211,17 +211,17 @@ class AAS(InBall):
         result: Tensor,
         fooled: Tensor,
     ) -> Tensor:
-        """Counts a run through view `number`, takes over its successes; returns who it fools, rows of the run."""
+        """Merge a run through view `number`: add its passes and successes; returns its verdicts on the plain model."""
         for name in ("forwards", "backwards"):
             evidence[name][rows] += crafted.evidence[name]
-        success, extra = self._on(victim, crafted.x_adv, y[rows])
+        success, extra = self._fooled_plain(victim, crafted.x_adv, y[rows])
         evidence["forwards"][rows] += extra
-        fresh = success & ~fooled[rows]
-        gained = rows[fresh]
-        result[gained] = crafted.x_adv[fresh]
-        evidence["first_fooled"][gained] = crafted.evidence["first_fooled"][fresh]
-        evidence["stage"][gained] = number
-        fooled[gained] = True
+        new = success & ~fooled[rows]
+        newly_fooled = rows[new]
+        result[newly_fooled] = crafted.x_adv[new]
+        evidence["first_fooled"][newly_fooled] = crafted.evidence["first_fooled"][new]
+        evidence["stage"][newly_fooled] = number
+        fooled[newly_fooled] = True
         return success
 
     def _run_referee(
@@ -235,16 +235,16 @@ class AAS(InBall):
         result: Tensor,
         fooled: Tensor,
     ) -> None:
-        everyone = torch.arange(len(x), device=x.device)
+        all_rows = torch.arange(len(x), device=x.device)
         crafted = self.inner(view, x, y, rng=rng)
-        evidence["aas_fooled"] = self._merge(1, crafted, everyone, victim, y, evidence, result, fooled)
+        evidence["aas_fooled"] = self._merge(1, crafted, all_rows, victim, y, evidence, result, fooled)
         if self.mode == "surrogate":
             self._scaled_protocol(victim, view, x, y, rng, evidence)
 
     def _scaled_protocol(
         self, victim: Victim, view: Attackable, x: Tensor, y: Tensor, rng: SampleRng, evidence: dict[str, Tensor]
     ) -> None:
-        """The protocol of the paper: attack and count on the scaled model. Its examples, shown to the plain one, too."""
+        """Attack and count on the scaled model, as the paper does, and show the same examples to the plain model."""
         alone = Alone(view)
         with frozen(victim), torch.no_grad():
             clean = is_correct(alone(x), y)
@@ -260,7 +260,7 @@ class AAS(InBall):
         evidence["scaled_examples_fool_plain"] = on_plain
 
     def on_misclassified(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> dict[str, Tensor]:
-        """Samples the plain model errs on are not attacked, but the paper's protocol counts them on the scaled model."""
+        """Run the paper's protocol on samples that the plain model misclassifies, since it counts them as well."""
         if not self.referee or self.mode != "surrogate" or len(x) == 0:
             return {}
         assert self.found is not None and isinstance(victim, Victim)
@@ -278,8 +278,8 @@ class AAS(InBall):
         return LogitScaled(view, of_logits.flatten()[0]) if len(of_logits) else view
 
     @staticmethod
-    def _on(victim: Victim, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:
-        """Who is fooled on the plain model, and the forwards it took per sample."""
+    def _fooled_plain(victim: Victim, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:
+        """(B,) successes on the plain model, and the forwards per sample that this took."""
         with frozen(victim), torch.no_grad():
             return is_fooled(victim(x_adv), y), 1
 

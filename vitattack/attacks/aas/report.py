@@ -1,4 +1,4 @@
-"""What an AAS run shows, counted honestly: on the plain model first, by the paper's protocol beside it."""
+"""Referee of an AAS run: accuracies on the plain model, beside those by the paper's protocol on the scaled model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Referee:
-    """Accuracies over all samples of one run, and the examples on which the two ways of counting disagree.
+    """Accuracies over all samples of one run, and the number of examples on which the two protocols disagree.
 
-    `scaled_protocol` is RA_aas_scaled: examples made and counted on the scaled model. `scaled_examples` are the same
+    `scaled_protocol` is RA_aas_scaled: examples crafted and counted on the scaled model. `scaled_examples` counts the same
     examples on the plain model. False successes fool the scaled model only, missed ones the plain model only.
     """
 
@@ -54,7 +54,7 @@ class Referee:
 
 
 def referee(run: Run | Result) -> Referee | None:
-    """The report of a run whose outermost attack looked through scaled attention; None where it attacked nobody."""
+    """The referee's report if the outermost attack looked through scaled attention and attacked any sample."""
     records = run.records
     attacked = [r for r in records if r.clean == r.label]
     if not any("base_fooled" in r.evidence for r in attacked):
@@ -90,68 +90,68 @@ def referee(run: Run | Result) -> Referee | None:
 
 
 def referee_section(run: Run) -> tuple[Section, ...]:
-    """The section of a run whose outermost attack looked through scaled attention."""
-    found = referee(run)
-    if found is None:
+    """The section with the referee's report, if there is one."""
+    report = referee(run)
+    if report is None:
         return ()
-    table = _referee_table(f"{label(run.job.attack)}: the referee", found)
-    return (Section("referee", found.json(), tables=(table,)),)
+    table = _referee_table(f"{label(run.job.attack)}: the referee", report)
+    return (Section("referee", report.json(), tables=(table,)),)
 
 
-def _referee_table(title: str, found: Referee) -> Table:
-    """Clean and robust accuracy (RA); only the rows that say so are counted on the scaled model."""
+def _referee_table(title: str, report: Referee) -> Table:
+    """Clean and robust accuracies (RA), on the plain model unless the row says otherwise."""
     lines: list[tuple[str, Accuracy | None]] = [
-        ("clean, plain model", found.clean),
-        ("clean, scaled model", found.clean_scaled),
-        ("RA of the base attack", found.base),
-        ("RA of the attack through scaled attention", found.aas),
-        ("RA of both together (headline)", found.union),
-        ("RA, scaled-model protocol (CVPR 2024)", found.scaled_protocol),
-        ("RA of those same examples on the plain model", found.scaled_examples),
+        ("clean, plain model", report.clean),
+        ("clean, scaled model", report.clean_scaled),
+        ("RA of the base attack", report.base),
+        ("RA of the attack through scaled attention", report.aas),
+        ("RA of both together (headline)", report.union),
+        ("RA, scaled-model protocol (CVPR 2024)", report.scaled_protocol),
+        ("RA of those same examples on the plain model", report.scaled_examples),
     ]
     rows = [(name, *figures(accuracy)) for name, accuracy in lines if accuracy is not None]
     notes = []
-    if found.false_successes is not None:
+    if report.false_successes is not None:
         notes.append(
-            f"{found.false_successes} false successes (fool the scaled model only), "
-            f"{found.missed} missed (fool the plain model only)"
+            f"{report.false_successes} false successes (fool the scaled model only), "
+            f"{report.missed} missed (fool the plain model only)"
         )
-    if found.learned:
-        notes += _search(dict(found.learned))
+    if report.learned:
+        notes += _search_notes(dict(report.learned))
     return Table(title, ("", "accuracy", "95 %", "correct"), rows, notes)
 
 
-def _search(learned: dict[str, Any]) -> list[str]:
-    found = _find(learned["learned"])
+def _search_notes(learned: dict[str, Any]) -> list[str]:
+    chosen = _chosen_scales(learned["learned"])
     notes = [f"search: {learned['forwards']} forwards + {learned['backwards']} backwards, {learned['seconds']:.1f} s"]
-    for number, scales in enumerate(found["scales"] if found else []):
-        ranked = f", RA on calibration {percent(found['robust'][number])}" if found["plain"] is not None else ""
-        notes.append(f"scales {number + 1}: {_text(scales)}{ranked}")
-    if found and found["plain"] is not None:
-        notes.append(f"without scales: RA on calibration {percent(found['plain'])}")
+    for number, scales in enumerate(chosen["scales"] if chosen else []):
+        ranked = f", RA on calibration {percent(chosen['robust'][number])}" if chosen["plain"] is not None else ""
+        notes.append(f"scales {number + 1}: {_scales_text(scales)}{ranked}")
+    if chosen and chosen["plain"] is not None:
+        notes.append(f"without scales: RA on calibration {percent(chosen['plain'])}")
     return notes
 
 
-def _find(learned: Any) -> Any:
-    """The first scales in what an attack learned; wrappers nest it in lists."""
+def _chosen_scales(learned: Any) -> Any:
+    """The first scales among stored findings, which wrappers nest in lists."""
     if isinstance(learned, list):
-        return next((found for found in map(_find, learned) if found), None)
+        return next((scales for scales in map(_chosen_scales, learned) if scales), None)
     return learned.get("found") if isinstance(learned, dict) else None
 
 
-def _text(scales: Any) -> str:
+def _scales_text(scales: Any) -> str:
     if scales and isinstance(scales[0], list | tuple):
-        return " | ".join(_text(row) for row in scales)
+        return " | ".join(_scales_text(row) for row in scales)
     return " ".join(f"{scale:.2g}" for scale in scales)
 
 
 def _fools(record: SampleRecord, name: str) -> bool:
-    """A success on the way counts if the judge confirmed one for this sample: so the union is never above the base."""
+    """Whether a success counts, which takes one confirmed by the judge: so the union never exceeds the base."""
     return bool(record.evidence[name]) and record.status == "fooled"
 
 
 def masking_verdict(union: Result, restarts: Result, base: Result, fp64: Result) -> str:
-    """Whether the run shows gradient masking by underflow, by the paired tests that would have to say so."""
+    """Verdict on gradient masking by underflow, from paired tests against restarts and double precision."""
     gain = stats.mcnemar(restarts.records, union.records)
     double = stats.mcnemar(base.records, fp64.records)
     left = stats.mcnemar(fp64.records, union.records)

@@ -1,4 +1,4 @@
-"""Named attacks through views of the victim: AAS and its controls."""
+"""Attacks through views by name: AAS, its variants and its controls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Literal
 
 from vitattack.attacks.aas.attack import AAS
-from vitattack.attacks.aas.scale_search import LITERAL, Climb, Given, Objective, Per, Uniform
+from vitattack.attacks.aas.climb import LITERAL, Climb, Objective
+from vitattack.attacks.aas.scale_search import GivenScales, Per, UniformScales
 from vitattack.attacks.base import Attack
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.double_precision import DoublePrecision
@@ -52,23 +53,23 @@ def aas(
     mode: Mode = "surrogate",
     report: bool = True,
 ) -> AAS:
-    """Adaptive attention scaling, robust reading: scales found on other images, successes judged on the plain model.
+    """Adaptive attention scaling, robust reading: scales found on calibration images, successes judged on the plain model.
 
     3 searches of 10 Adam steps in log scale on 32 calibration images, ranked there by PGD-10; the best 2 are used beside
-    the plain attack. preset=full searches 5 x 10 batches of 128 and ranks with PGD-20. `objective` is what moves the
-    scales: unit (normalised features), lpips (Eq. 3 of the paper), ce, margin or gama (its Table 2). `blocks=(0, 1)`
+    the plain attack. preset=full searches 5 x 10 batches of 128 and ranks with PGD-20. `objective` is what the scales
+    maximise: unit (normalised features), lpips (Eq. 3 of the paper), ce, margin or gama (its Table 2). `blocks=(0, 1)`
     scales only those layers. report=False leaves out the referee's two extra runs.
     """
     full = preset == "full"
 
-    def chosen(value: int | None, small: int, large: int) -> int:
+    def or_preset(value: int | None, small: int, large: int) -> int:
         return value if value is not None else large if full else small
 
     search = Climb(
         objective,
-        chosen(restarts, 3, 5),
-        chosen(batches, 1, 10),
-        chosen(batch, 32, 128),
+        or_preset(restarts, 3, 5),
+        or_preset(batches, 1, 10),
+        or_preset(batch, 32, 128),
         steps,
         space,
         spread,
@@ -88,7 +89,7 @@ def aas(
         per,
         include_logits,
     )
-    return AAS(ball, inner, search, keep, chosen(rank_steps, 10, 20), chosen(calibration, 32, 128), mode, report)
+    return AAS(ball, inner, search, keep, or_preset(rank_steps, 10, 20), or_preset(calibration, 32, 128), mode, report)
 
 
 @catalogued(paper=PAPER, quick="aas_literal(pgd(steps=3), batches=2, steps=2, batch=4)", needs_attention=True)
@@ -123,7 +124,7 @@ def random_scales(
     keep: int = 2,
     mode: Mode = "surrogate",
 ) -> AAS:
-    """The control of aas: scales drawn from the same prior and ranked the same way, never moved by a distance."""
+    """Control of aas: scales drawn from the same prior and ranked in the same way, without any search."""
     search = Climb(restarts=restarts, spread=spread, lower=lower, steps=0)
     return AAS(ball, inner, search, keep=keep, calibration=calibration, mode=mode)
 
@@ -132,8 +133,8 @@ def random_scales(
 def scale(
     ball: LpBall, c: float, inner: Attack, *, blocks: tuple[int, ...] | None = None, mode: Mode = "surrogate"
 ) -> AAS:
-    """One uniform factor on the attention scores of every layer, beside the plain attack."""
-    return AAS(ball, inner, Uniform((c,), blocks), keep=1, mode=mode)
+    """The plain attack, and the attack with one factor on the attention scores of every layer."""
+    return AAS(ball, inner, UniformScales((c,), blocks), keep=1, mode=mode)
 
 
 @catalogued(
@@ -149,17 +150,17 @@ def scale_search(
     calibration: int = 32,
     mode: Mode = "surrogate",
 ) -> AAS:
-    """The best uniform factor of a grid, chosen on calibration images by the plain model's verdict."""
-    return AAS(ball, inner, Uniform(grid), keep=1, calibration=calibration, mode=mode)
+    """The best uniform factor of a grid, chosen on calibration images by verdicts of the plain model."""
+    return AAS(ball, inner, UniformScales(grid), keep=1, calibration=calibration, mode=mode)
 
 
 @catalogued(paper=PAPER, quick="given(pgd(steps=3), scales=((0.5, 0.2),))", needs_attention=True)
 def given(ball: LpBall, inner: Attack, *, scales: tuple[tuple[float, ...], ...], mode: Mode = "surrogate") -> AAS:
-    """Scales found before, one tuple per set with a factor per attention layer; --scales writes this for you."""
-    return AAS(ball, inner, Given(scales), keep=len(scales), mode=mode)
+    """Given scales, one tuple per set with a factor per attention layer; --scales reads them from an earlier run."""
+    return AAS(ball, inner, GivenScales(scales), keep=len(scales), mode=mode)
 
 
 @catalogued(paper="control", quick="fp64(pgd(steps=3))")
 def fp64(ball: LpBall, inner: Attack) -> DoublePrecision:
-    """The inner attack with gradients in double precision, judged by the float32 model: the arbiter of underflow."""
+    """The inner attack with double-precision gradients, judged by the float32 model: it tells underflow from robustness."""
     return DoublePrecision(ball, inner)

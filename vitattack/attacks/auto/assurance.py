@@ -1,4 +1,4 @@
-"""The assurance of `auto`: a probe of some survivors of a finished run and, if one falls, AutoAttack on all of them."""
+"""Assurance of `auto`: a probe of some survivors of a finished run and, if one falls, AutoAttack on all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vitattack.threats.lp import LpBall
 
 
 def assurance(ball: LpBall, first: int) -> Assurance:
-    """The assurance of an attack whose own stages are those before `first`.
+    """Assurance of an attack whose own stages have numbers below `first`.
 
-    The probe asks for logits alone, then compares cross-entropy with the margin.
+    The probe first uses logits alone, then gradients of cross-entropy and of the margin.
     """
     probe = Stages(
         (square(ball, queries=QUERIES), apgd_ce(ball, steps=STEPS), apgd(ball, steps=STEPS, loss=Margin())), fresh=True
     )
     price = CLEAN_AND_VERDICT.plus(
         probe.price(PriceQuery(classes=2, threat=ball)).victim
-    )  # no stage of it counts classes
+    )  # it does not depend on the number of classes
     return Assurance(probe, autoattack(ball), int(price.total), first, first + len(PROBE))

@@ -1,4 +1,4 @@
-"""What `auto` asks a model about the first images of a block: does attention saturate, do bfloat16 gradients agree."""
+"""Probes of a model on the first images of a block: saturation of the attention, and agreement of bfloat16 gradients."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall
 
-# Gradient signs of both precisions agree on at least this share of pixels, or the search stays in float32.
+# If gradient signs agree between precisions on a smaller share of pixels, the search stays in float32.
 AGREEMENT = 0.99
-STEPS = 5  # the second look is taken this far into an ascent
-PASSES = 2 * (STEPS + 1 + 2)  # of one image, for the agreement: forwards and backwards of both precisions
+STEPS = 5  # gradients are compared at the start and after this many steps
+PASSES = 2 * (STEPS + 1 + 2)  # forwards and backwards per image, in both precisions
 
 
 def attention(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
-    """The attention layers, and whether the softmax of one of them saturates on these images."""
+    """Find the attention layers, and whether the softmax of any saturates on these images."""
     layers = attention_layers(victim, x)
-    wide: list[float] = []
+    saturated_shares: list[float] = []
 
     def see(seen: Seen) -> None:
         scores, masked = seen.scores(torch.float32), seen.masked()
         scores = scores if masked is None else scores.masked_fill(masked, -torch.inf)
         top = scores.topk(2, dim=-1).values
-        wide.append(float(((top[..., 0] - top[..., 1]) > SATURATED_GAP).float().mean()))
+        saturated_shares.append(float(((top[..., 0] - top[..., 1]) > SATURATED_GAP).float().mean()))
 
     if len(layers):
         with frozen(victim), torch.no_grad(), AttentionTap(layers, observe=see):
             victim(x)
-    return layers, any(share > SATURATED_ROWS for share in wide)
+    return layers, any(share > SATURATED_ROWS for share in saturated_shares)
 
 
 def agreement(victim: Attackable, other: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> float:
-    """The share of pixels whose gradient has the same sign in both, at a corner and STEPS steps on, the worse of the two."""
+    """Share of pixels whose gradients have the same sign in both models, at a corner or STEPS steps later if worse."""
     rule = HeavyBall(1.0)
     x_adv, state, shares = Corner()(ball, x, victim=victim, rng=rng), rule.init(x, STEPS), []
     with frozen(victim), torch.enable_grad():
         for t in range(STEPS + 1):
             loss, grad = _gradient(victim, x_adv, y)
             if t in (0, STEPS):
-                told = grad != 0
-                same = (grad.sign() == _gradient(other, x_adv, y)[1].sign()) & told
-                shares.append(int(same.sum()) / max(1, int(told.sum())))
+                nonzero = grad != 0
+                same = (grad.sign() == _gradient(other, x_adv, y)[1].sign()) & nonzero
+                shares.append(int(same.sum()) / max(1, int(nonzero.sum())))
             x_adv, state = rule.step(x, x_adv, grad, loss, state, ball)
     return min(shares)
 

@@ -1,4 +1,4 @@
-"""What a run of `auto` shows beside its number: what each stage bought, what the probe says, and what to be wary of."""
+"""Report of a run of `auto`: successes and passes per stage, the outcome of the assurance, and doubts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vitattack.records.record import SampleRecord
 from vitattack.records.result import label
 from vitattack.records.section import Run, Section
 
-# Passes per sample at which the standing samples are counted: one short ascent, PMA's price, AttackBench's cap, AutoAttack's.
+# Passes at which survivors are counted; among them one short ascent, the price of PMA, AttackBench's cap, and AutoAttack's.
 LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)
 
 
 @dataclass(frozen=True)
-class Bought:
-    """A stage: on how many samples it was tried, how many it broke, at how many passes in all."""
+class StageYield:
+    """Samples that a stage was tried on, samples it broke, and its passes in total."""
 
     stage: str
     tried: int
@@ -29,8 +29,8 @@ class Bought:
 
 
 @dataclass(frozen=True)
-class Assured:
-    """What the second pass did: `fell` of `probed` samples, of `survivors`; after an escalation AutoAttack `broke` more."""
+class AssuranceOutcome:
+    """Outcome of the assurance: `fell` of `probed` samples among `survivors`; AutoAttack `broke` more if it escalated."""
 
     survivors: int
     probed: int
@@ -40,7 +40,7 @@ class Assured:
 
     @property
     def bound(self) -> float | None:
-        """The largest share of the survivors that a probe without a hit leaves possible at 95 % (hypergeometric)."""
+        """Upper bound at 95 % confidence on the fragile share of survivors after a probe without success (hypergeometric)."""
         if not self.probed or self.fell:
             return None
         return most_fragile(self.survivors, self.probed) / self.survivors
@@ -49,14 +49,14 @@ class Assured:
     def note(self) -> str:
         probe = " + ".join(PROBE)
         if self.escalated:
-            why = (
+            reason = (
                 f"{self.fell} of {self.probed} probed survivors fell" if self.fell else "gradients vanish on survivors"
             )
-            return f"assurance: {why}: all {self.survivors} met AutoAttack, which broke {self.broke} more"
+            return f"assurance: {reason}: AutoAttack ran on all {self.survivors} and broke {self.broke} more"
         if self.fell:
             return f"assurance: all {self.survivors} survivors were probed, and all of them fell"
         if not self.probed:
-            return "assurance: none, 15 % of so few passes do not pay for a probe"
+            return "assurance: none, since 15 % of so few passes do not pay for a probe"
         return (
             f"assurance: 0 of {self.probed} probed survivors fell to {probe}; with 95 % confidence at most "
             f"{self.bound:.0%} of the {self.survivors} survivors would fall to the same probe (hypergeometric); it says "
@@ -69,13 +69,13 @@ class Assured:
 
 @dataclass(frozen=True)
 class AutoReport:
-    """Computed from records alone."""
+    """Figures of a run, computed from records alone."""
 
-    bought: tuple[Bought, ...]
-    standing: tuple[tuple[int, int], ...]  # passes per sample, samples still right after them
-    last: int  # the passes after which the last sample fell
-    assured: Assured | None
-    agreement: float | None  # of bfloat16 gradients with those of float32, in the worst block
+    bought: tuple[StageYield, ...]
+    standing: tuple[tuple[int, int], ...]  # passes per sample, and survivors after them
+    last: int  # passes after which the last sample fell
+    assured: AssuranceOutcome | None
+    agreement: float | None  # between gradients in bfloat16 and float32, in the worst block
 
     def json(self) -> dict[str, Any]:
         return {
@@ -90,7 +90,7 @@ class AutoReport:
     def notes(self) -> Iterator[str]:
         if self.last:
             steps = ", ".join(f"{correct} after {passes:,}" for passes, correct in self.standing)
-            before = f"standing by passes per sample: {steps}; " if steps else ""
+            before = f"survivors by passes spent: {steps}; " if steps else ""
             yield f"{before}the last one fell after {self.last:,} passes"
         if self.agreement is not None:
             yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
@@ -99,8 +99,8 @@ class AutoReport:
 
 
 def most_fragile(population: int, probed: int) -> int:
-    """The most fragile samples a population can hold if not one of those probed was: at 95 % confidence, exactly."""
-    # In integers: scipy.stats.hypergeom rounds and misses bounds at exactly 5 %, such as 19 probed of 25.
+    """Upper bound at 95 % confidence on the fragile samples in a population, none of those probed being fragile."""
+    # In integers, since scipy.stats.hypergeom rounds and misses bounds at exactly 5 %, such as 19 probed of 25.
     ways = comb(population, probed)
     fragile = 0
     while fragile < population - probed and 20 * comb(population - fragile - 1, probed) >= ways:
@@ -109,7 +109,7 @@ def most_fragile(population: int, probed: int) -> int:
 
 
 def report_sections(run: Run, *, budget: int | None, converges: bool) -> tuple[Section]:
-    """The section of a run of `auto`: what each stage bought, and doubts with what to run next."""
+    """The section of a run of `auto`: passes and successes per stage, and doubts with the next command to run."""
     report = auto_report(run.records, budget=budget)
     total = max(1, sum(stage.passes for stage in report.bought))
     rows = [(s.stage, str(s.tried), str(s.broke), f"{s.passes:,}", f"{s.passes / total:.0%}") for s in report.bought]
@@ -120,7 +120,7 @@ def report_sections(run: Run, *, budget: int | None, converges: bool) -> tuple[S
 
 
 def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -> AutoReport:
-    """What the records of a run of `auto` say; `budget` are the passes per sample it was given."""
+    """Compute the report from the records of a run; `budget` is the passes per sample it was limited to."""
     attacked = [r for r in records if r.clean == r.label]
     fell = [(int(r.evidence["stage"]), r.forwards + r.backwards) for r in attacked if r.status == "fooled"]
     broke = [number for number, _ in fell]
@@ -128,7 +128,7 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     for number, name in enumerate(NAMES):
         spent = [int(r.evidence.get(f"spent {name}", 0)) for r in attacked]
         if any(spent):
-            bought.append(Bought(name, sum(map(bool, spent)), broke.count(number), sum(spent)))
+            bought.append(StageYield(name, sum(map(bool, spent)), broke.count(number), sum(spent)))
     probed = [int(r.evidence["spent probe"]) for r in attacked if "spent probe" in r.evidence]
     full = [int(r.evidence["spent full"]) for r in attacked if "spent full" in r.evidence]
     late = [number - len(NAMES) for number in broke if number >= len(NAMES)]
@@ -136,9 +136,9 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     survivors = sum(r.status == "robust" for r in attacked) + len(late)
     if survivors and budget is None:
         by_probe = sum(number < len(PROBE) for number in late)
-        assured = Assured(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
+        assured = AssuranceOutcome(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
         bought += [
-            Bought(name, len(spent), count, sum(spent))
+            StageYield(name, len(spent), count, sum(spent))
             for name, spent, count in (("probe", probed, by_probe), ("full", full, assured.broke))
             if spent
         ]
@@ -150,7 +150,7 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
 
 
 def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: bool) -> Iterator[str]:
-    """What speaks against the number of a run of `auto`, each with what to run next."""
+    """Doubts about the result of a run of `auto`, each with the next command to run."""
     stages = (*NAMES, *STAGES)
     attacked = [r for r in run.records if r.clean == r.label]
     fooled = [(stages[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
@@ -163,10 +163,10 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
     blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
     if blind > BLIND_SHARE * len(left):
         yield (
-            f"no stage saw a gradient on {blind} of {len(left)} survivors: gradient attacks are blind here and the number "
+            f"no stage had a gradient on {blind} of {len(left)} survivors: gradient attacks are blind here and the number "
             f"is an upper bound; {next_run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
         )
-    # where no loss has a gradient, nothing is said of cross-entropy
+    # where no loss has a gradient, cross-entropy needs no doubt of its own
     flat = sum(bool(r.evidence.get("ce_flat")) and not r.evidence.get("zero_grad") for r in attacked)
     if flat:
         yield (
@@ -176,12 +176,13 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
     by_square = sum("square" in stage for stage, _ in fooled)
     if by_square:
         yield (
-            f"square, which sees logits alone, broke {by_square} samples that gradients had left: they may be masked; "
+            f"square, which uses logits alone, broke {by_square} samples that gradient attacks had left: gradients may be "
+            "masked; "
             f"{next_run('square(queries=20000)')}"
         )
     elif report.assured and report.assured.escalated and report.assured.fell:
         yield (
-            f"the probe broke survivors, so all of them met AutoAttack: stronger attacks may break more; "
+            f"the probe broke survivors, so AutoAttack ran on all of them: stronger attacks may break more; "
             f"{next_run('restarts(5, autoattack)')}"
         )
     if any(r.evidence.get("saturated") for r in left):
@@ -192,7 +193,7 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
         )
     if budget is not None:
         late = sum(r.forwards + r.backwards > 0.75 * budget for _, r in fooled)
-        yield "a budget leaves no room for the assurance: survivors met no probe; drop the budget for one"
+        yield "a budget leaves no room for the assurance: no survivor was probed; drop the budget for a probe"
         if late:
             yield f"{late} samples fell to the last quarter of the budget: next: a larger one, or --until converged"
     elif not converges and any(

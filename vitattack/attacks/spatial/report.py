@@ -1,4 +1,4 @@
-"""What a run over a grid of spatial transforms shows beside its headline: shifts alone, rotations alone, how many fool."""
+"""Report of a run over a grid of spatial transforms: accuracies under shifts alone and rotations alone, and fooling counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitattack.records.stats import Accuracy
 
 @dataclass(frozen=True)
 class SpatialReport:
-    """Accuracies over all samples of one run; of the full grid also its size and the median number that fool."""
+    """Accuracies over all samples of one run; for the full grid also its size and the median number of fooling transforms."""
 
     shifts: Accuracy
     rotations: Accuracy
@@ -39,24 +39,24 @@ class SpatialReport:
 
 
 def spatial_report(result: Run | Result) -> SpatialReport | None:
-    """The report of a run whose outermost attack is the grid; None for any other.
+    """The report of a run whose outermost attack is the grid; None for other runs.
 
-    Inside `worst` or `restarts` not every sample is tried, and the evidence of one stage is not that of the run.
+    As a stage of `worst` or `restarts` the grid does not meet every sample, so its evidence says nothing of the run.
     """
     attacked = [r for r in result.records if r.clean == r.label]
     if not attacked or not all("fooled_by_shift" in r.evidence and "stage" not in r.evidence for r in attacked):
         return None
     counts = [int(r.evidence["fooling"]) for r in attacked if "fooling" in r.evidence]
     return SpatialReport(
-        shifts=_left(result, attacked, "fooled_by_shift"),
-        rotations=_left(result, attacked, "fooled_by_rotation"),
+        shifts=_accuracy_under(result, attacked, "fooled_by_shift"),
+        rotations=_accuracy_under(result, attacked, "fooled_by_rotation"),
         transforms=int(attacked[0].evidence["transforms"]) if counts else None,
         median_fooling=statistics.median(counts) if counts else None,
     )
 
 
 def spatial_section(run: Run) -> tuple[Section, ...]:
-    """The section of a run whose attack told shifts and rotations apart."""
+    """The section with the report, if there is one."""
     report = spatial_report(run)
     if report is None:
         return ()
@@ -65,11 +65,11 @@ def spatial_section(run: Run) -> tuple[Section, ...]:
     return (Section("spatial", report.json(), rows=rows, notes=notes),)
 
 
-def _left(result: Run | Result, attacked: list[SampleRecord], name: str) -> Accuracy:
-    """Who withstands these transforms. As in the headline, a success that was not confirmed leaves its sample robust.
+def _accuracy_under(result: Run | Result, attacked: list[SampleRecord], name: str) -> Accuracy:
+    """Accuracy under some of the transforms. As in the headline, an unconfirmed success leaves its sample robust.
 
-    The judge sees one candidate of each sample: of the others a success counts where that one is confirmed, and so
-    neither share is ever below that of the whole grid.
+    The judge gets one candidate per sample. Successes of other transforms count only if it is confirmed, so neither
+    accuracy is ever below that of the whole grid.
     """
 
     def count(fooled: Callable[[SampleRecord], bool], invalid: bool) -> int:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitattack.attacks.aas.scale_search import LITERAL, Climb, Per, shape_of
+from vitattack.attacks.aas.climb import LITERAL, Climb
+from vitattack.attacks.aas.scale_search import Per, shape_of
 from vitattack.attacks.losses.base import is_correct
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng

@@ -1,0 +1,159 @@
+"""A block of samples under `auto`: candidates, evidence, and stages run on chosen rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitattack.attacks.auto import probes
+from vitattack.attacks.auto.numbering import TAIL
+from vitattack.attacks.base import Attack, blank_search
+from vitattack.attacks.compose import confirmed
+from vitattack.attacks.price import PassesPerImage, PriceQuery
+from vitattack.core.rng import SampleRng
+from vitattack.models.attention.map import AttentionMap
+from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.base import Attackable
+from vitattack.models.victim import Victim
+from vitattack.models.views import Half
+from vitattack.threats.lp import LpBall
+
+WATCHED = 16  # first images of a block, probed before any stage
+MANY_CLASSES = 10**9  # more than any number of targets
+# Passes around a stage: clean forward, confirmation of a claim, and verdicts of the judge, the second of which may be two.
+STAGE_OVERHEAD = 5
+
+
+class AutoStage(NamedTuple):
+    """A named attack and the attention scale of the view it runs through; 1 for the plain victim."""
+
+    name: str
+    attack: Attack
+    scale: float = 1.0
+
+    def price(self, query: PriceQuery) -> PassesPerImage:
+        """Passes spent on a sample that the stage does not break."""
+        return self.attack.price(query if self.scale == 1 else query.through_view()).victim
+
+    def dearest(self, ball: LpBall) -> int:
+        """Most passes the stage may spend on a sample, for any number of classes."""
+        return int(self.price(PriceQuery(MANY_CLASSES, ball)).total)
+
+
+class BlockSettings(NamedTuple):
+    """Settings of `auto` that matter to a block."""
+
+    ball: LpBall
+    stage_names: tuple[str, ...]
+    tail: AutoStage
+    chunk: int  # samples per query
+    budget: int | None  # passes per sample
+    half: bool  # search in bfloat16 where gradients agree
+
+
+class SampleBlock:
+    """Candidates and evidence of samples that are ranked against each other; stages run on chosen rows."""
+
+    def __init__(self, settings: BlockSettings, victim: Victim, x: Tensor, y: Tensor, rng: SampleRng) -> None:
+        self.settings, self.victim, self.x, self.y, self.rng = settings, victim, x, y, rng
+        self.x_adv, self.evidence = x.clone(), blank_search(x)
+        self.half: Half | None = None
+        self.layers: AttentionMap | None = None
+        self.saturated = False
+        for name in ("stage", "round"):
+            self.evidence[name] = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
+        self.evidence["ce_flat"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+
+    def probe(self) -> None:
+        """Probe the model on the first images: saturation of the attention, and agreement of bfloat16 gradients."""
+        x, y, first = self.x[:WATCHED], self.y[:WATCHED], slice(0, WATCHED)
+        self.layers, self.saturated = probes.attention(self.victim, x)
+        self.evidence["saturated"] = torch.full_like(self.evidence["fooled"], self.saturated)
+        self.evidence["forwards"][:1] += 1
+        self.evidence["forwards"][first] += len(self.layers) > 0
+        if self.settings.half:
+            half = Half(self.victim)
+            rng = self.rng[torch.arange(len(x))].child("agreement")
+            agreement = probes.agreement(self.victim, half, self.settings.ball, x, y, rng)
+            self.evidence["agreement"] = torch.full_like(self.evidence["margin"], agreement)
+            for passes in ("forwards", "backwards"):
+                self.evidence[passes][first] += probes.PASSES // 2
+            self.half = half if agreement >= probes.AGREEMENT else None
+
+    @property
+    def spent(self) -> int:
+        return int(self._passes.sum())
+
+    @property
+    def _passes(self) -> Tensor:
+        return self.evidence["forwards"] + self.evidence["backwards"]
+
+    def survivors(self, rows: Tensor | None = None) -> Tensor:
+        """Rows that nothing has fooled so far."""
+        fooled = self.evidence["fooled"]
+        return (~fooled).nonzero().flatten() if rows is None else rows[~fooled[rows]]
+
+    def nearest(self, rows: Tensor, count: int) -> Tensor:
+        """Rows closest to the decision boundary, in their original order."""
+        order = self.evidence["margin"][rows].argsort(descending=True, stable=True)
+        return rows[order[:count].sort().values]
+
+    def run(self, stages: tuple[AutoStage, ...], rows: Tensor, turn: int) -> int:
+        """Run stages on the survivors among the rows that can afford them; returns how many they broke."""
+        before = len(self.survivors())
+        for stage in stages:
+            left = self.survivors(rows)
+            if self.settings.budget is not None:
+                left = left[self._passes[left] + self._most(stage) + STAGE_OVERHEAD <= self.settings.budget]
+            for at in range(0, len(left), self.settings.chunk):
+                self._run(stage, left[at : at + self.settings.chunk], turn)
+        return before - len(self.survivors())
+
+    def _most(self, stage: AutoStage) -> int:
+        """Most passes a stage may spend: in bfloat16 a claim may fail, and the float32 tail must be affordable, too."""
+        price = stage.dearest(self.settings.ball)
+        return (
+            price
+            if self.half is None or stage.name == TAIL
+            else 2 * price + self.settings.tail.dearest(self.settings.ball)
+        )
+
+    def _run(self, stage: AutoStage, rows: Tensor, turn: int) -> None:
+        view: Attackable = self.victim
+        if stage.scale != 1:
+            assert self.layers is not None
+            factors = torch.full((len(self.layers),), stage.scale, device=self.x.device)
+            view = Rescaled(self.victim, factors, layers=self.layers)
+        elif self.half is not None and stage.name != TAIL:
+            view = self.half
+        unconfirmed = self._run_through(stage, view, rows, turn)
+        if view is self.half and len(unconfirmed):  # these samples left the stage early without a success
+            self._run_through(stage, self.victim, unconfirmed, turn)
+
+    def _run_through(self, stage: AutoStage, view: Attackable, rows: Tensor, turn: int) -> Tensor:
+        """Run a stage through a view and record it; returns the rows whose claims the plain victim does not confirm."""
+        stream = self.rng[rows].child(stage.name, turn)
+        number = self.settings.stage_names.index(stage.name)
+        x_adv, crafted = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
+        claims, own = crafted["fooled"], self.evidence
+        fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
+        self.x_adv[rows] = x_adv
+        cost = {"forwards": crafted["forwards"] + claims.long(), "backwards": crafted["backwards"]}
+        for passes, more in cost.items():
+            own[passes][rows] += more
+        name = f"spent {stage.name}"
+        own.setdefault(name, torch.zeros_like(own["forwards"]))
+        own[name][rows] += cost["forwards"] + cost["backwards"]
+        # blind means that no stage had a gradient; `ce_flat`, that cross-entropy had none
+        flat = crafted["zero_grad"]
+        own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
+        if stage.name == "apgd_ce":
+            own["ce_flat"][rows] |= flat
+        own["margin"][rows] = torch.maximum(own["margin"][rows], crafted["margin"])
+        own["fooled"][rows] = fooled
+        broken = rows[fooled]
+        own["first_fooled"][broken] = crafted["first_fooled"][fooled]
+        own["stage"][broken], own["round"][broken] = number, turn
+        return rows[claims & ~fooled]
