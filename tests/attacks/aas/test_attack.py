@@ -369,7 +369,7 @@ def test_models_without_attention_and_bad_scales_get_one_line(toy: Victim, toy_i
         ("scale(0, pgd)", "not positive numbers"),
         ("aas(pgd, lower=2)", "must be positive and include 1"),
         ("aas(pgd, restarts=0)", "at least one restart"),
-        ("aas(pgd, keep=0)", "start at 1"),
+        ("aas(pgd, keep=0)", "must be at least 1"),
         ("aas", "aas needs inner"),
     ):
         given = {k: v for k, v in settings.items() if k != "calibration" or text.startswith("aas")}
