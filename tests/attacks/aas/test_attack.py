@@ -393,7 +393,7 @@ def test_a_factor_on_the_logits_reaches_the_loss_and_no_verdict(toy: Victim, toy
     x, _y = toy_images
     with torch.no_grad():
         assert torch.equal(view(x), 0.5 * toy(x)) and torch.equal(view.verdict(x, view(x)), toy(x))  # type: ignore[operator]
-    found = prepared("aas(pgd(steps=1), steps=2, objective=ce, include_logits=True)", toy).found
+    found = prepared("aas(pgd(steps=1), steps=2, objective=ce, include_logits=True)", toy).chosen
     assert found is not None and len(found.scales[0]) == 3
 
 

@@ -70,7 +70,7 @@ class AAS(InBall):
     calibration: int = 32
     mode: Literal["surrogate", "backward_only"] = "surrogate"
     referee: bool = True
-    found: ChosenScales | None = None
+    chosen: ChosenScales | None = None
     layers: AttentionMap | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class AAS(InBall):
         inner = self.inner.prepare(victim, calibration, rng=rng.child("inner"))
         candidates = self.search(victim, layers, x, y, rng=rng)
         ready = replace(self, inner=inner, layers=layers)
-        return replace(ready, found=ready._rank(victim, candidates, x[: self.calibration], y[: self.calibration], rng))
+        return replace(ready, chosen=ready._rank(victim, candidates, x[: self.calibration], y[: self.calibration], rng))
 
     def _images(self) -> int:
         return max(self.calibration, self.search.images)
@@ -149,7 +149,7 @@ class AAS(InBall):
         order = sorted(range(len(candidates)), key=lambda i: robust[i])[: self.keep]
         chosen = [candidates[i] for i in order]
         return ChosenScales(
-            scales=tuple(_nested(candidate.scales) for candidate in chosen),
+            scales=tuple(_nested_tuples(candidate.scales) for candidate in chosen),
             robust=tuple(robust[i] for i in order),
             plain=plain,
             distances=tuple(candidate.distances for candidate in chosen),
@@ -158,20 +158,20 @@ class AAS(InBall):
 
     def learned(self) -> dict[str, Any]:
         """Chosen scales as plain data."""
-        assert self.found is not None
-        return {"found": vars(self.found), "inner": self.inner.learned()}
+        assert self.chosen is not None
+        return {"found": vars(self.chosen), "inner": self.inner.learned()}
 
     def recall(self, victim: Attackable, content: dict[str, Any]) -> AAS:
         """Rebuild the prepared attack from stored scales."""
         assert isinstance(victim, Victim)
-        found = ChosenScales(**{name: _frozen(value) for name, value in content["found"].items()})
+        chosen = ChosenScales(**{name: _as_tuples(value) for name, value in content["found"].items()})
         inner = recall_attack(self.inner, victim, content["inner"])
-        return replace(self, found=found, inner=inner, layers=self._probe(victim))
+        return replace(self, chosen=chosen, inner=inner, layers=self._probe(victim))
 
     # Per batch.
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
-        if self.found is None or self.layers is None:
+        if self.chosen is None or self.layers is None:
             raise UsageError("the scales have not been searched: call prepare(victim, calibration, rng=...) first")
         if not isinstance(victim, Victim):
             raise UsageError("attention is scaled on a Victim, not on a view of one: wrap the model first")
@@ -185,7 +185,7 @@ class AAS(InBall):
         evidence["first_fooled"] = base.evidence["first_fooled"].clone()
         evidence["base_fooled"] = fooled.clone()
         evidence["stage"] = torch.where(fooled, 0, -1)
-        views = [self._view(victim, torch.tensor(scales, device=x.device)) for scales in self.found.scales]
+        views = [self._view(victim, torch.tensor(scales, device=x.device)) for scales in self.chosen.scales]
         if self.referee:
             self._run_referee(victim, views[0], x, y, rng, evidence, result, fooled)
         for number, view in enumerate(views, start=1):
@@ -263,9 +263,9 @@ class AAS(InBall):
         """Run the paper's protocol on samples that the plain model misclassifies, since it counts them as well."""
         if not self.referee or self.mode != "surrogate" or len(x) == 0:
             return {}
-        assert self.found is not None and isinstance(victim, Victim)
+        assert self.chosen is not None and isinstance(victim, Victim)
         evidence = blank_evidence(x)
-        view = self._view(victim, torch.tensor(self.found.scales[0], device=x.device))
+        view = self._view(victim, torch.tensor(self.chosen.scales[0], device=x.device))
         self._scaled_protocol(victim, view, x, y, rng, evidence)
         return {name: evidence[name] for name in ("scaled_clean", "scaled_fooled", "forwards", "backwards")}
 
@@ -284,9 +284,9 @@ class AAS(InBall):
             return is_fooled(victim(x_adv), y), 1
 
 
-def _nested(scales: Tensor) -> Any:
-    return _frozen(scales.detach().cpu().double().tolist())
+def _nested_tuples(scales: Tensor) -> Any:
+    return _as_tuples(scales.detach().cpu().double().tolist())
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list | tuple) else value
