@@ -43,6 +43,7 @@ def test_a_setup_and_its_fields_give_the_same_run(toy_images: Images) -> None:
         ({"seed": 2**63}, "seed 9223372036854775808 is out of range"),
         ({"seed": 2**64}, "seed 18446744073709551616 is out of range"),
         ({"shard": (2, 2)}, "shard 2/2"),
+        ({"shard": (0, 99_999_999_999)}, "99999999999 shards are too many: cut the run into at most 4096"),
         ({"limit": 0}, "limit 0"),
         ({"precision": "fp16"}, "unknown precision 'fp16'"),
         ({"transform": "crop224"}, "a transform is for folder"),

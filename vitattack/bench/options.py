@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitattack.core.errors import UsageError
-
-MAX_SHARDS = 4096
+from vitattack.evaluation.setup import MAX_SHARDS
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL, DEFAULT_ATTACK, DEFAULT_THREAT, DEFAULT_DATA = "tiny-vit", "auto", "linf:8/255", "cifar10-demo"
 
+MAX_SHARDS = 4096  # each is a file, and the one that ends last reads them all
+
 Precision = Literal["fp32", "bf16-search"]
 
 
@@ -76,6 +78,8 @@ class Setup:
         check_seed(self.seed)
         if not 0 <= number < count:
             raise UsageError(f"shard {number}/{count} does not exist: write 0/{max(count, 1)} for the first")
+        if count > MAX_SHARDS:
+            raise UsageError(f"{count} shards are too many: cut the run into at most {MAX_SHARDS}")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit {self.limit} leaves no image: use at least 1")
         if self.precision not in get_args(Precision):
