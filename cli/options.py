@@ -133,7 +133,7 @@ def model_options(given: dict[str, Any]) -> FileOptions:
 
 def data_text(data: str, limit: int | None, subset: str | None, indices: str | None) -> str:
     """The options that narrow a data set as part of its name."""
-    rows = [part for part in (limit and f":{limit}", subset, indices and f"file:{indices}") if part]
+    rows = [part for part in (limit and f"limit:{limit}", subset, indices and f"file:{indices}") if part]
     if len(rows) > 1:
         raise click.UsageError("--limit, --subset and --indices exclude each other: give one")
     if rows and data.endswith("]"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError, text_failure
 from vitattack.data.catalogue import DATA_SETS
-from vitattack.data.entry import DataEntry, OpenedSet, Source
+from vitattack.data.entry import DataEntry, Labelled, OpenedSet, Source
 from vitattack.data.formats.arrays import npz_source
 from vitattack.data.formats.row_sources import TensorSource, class_folders
 from vitattack.data.imagenet.classes import Classes, single_classes
@@ -21,7 +21,7 @@ from vitattack.data.imagenet.validation_set import ValidationSet
 from vitattack.data.labels.imagenet import classes_from_synsets
 from vitattack.data.protocols import PROTOCOLS, EvaluationProtocol
 from vitattack.data.request import CLASS_FILE, FOLDER, NPZ, DataRequest, as_path, check_folder, read_request
-from vitattack.data.rows import digest_rows, select_rows
+from vitattack.data.rows import digest_rows, draw_evenly, in_class_order, select_rows
 from vitattack.data.transform import Preprocessing
 from vitattack.text.image_transform import parse_transform
 
@@ -60,10 +60,12 @@ class DataSet:
         return self.source.read(rows)
 
     def spare(self, count: int) -> tuple[int, ...]:
-        """The first available rows that are not among the chosen ones."""
+        """Available rows that are not among the chosen ones: the first, or some of each class if they are in that order."""
         used = set(self.rows)
         rows = self.pool if self.pool is not None else range(len(self.source))
-        return tuple(row for row in rows if row not in used)[:count]
+        left = tuple(row for row in rows if row not in used)
+        labels = known_labels(self.source, left) or []
+        return tuple(left[at] for at in draw_evenly(count, 0, labels)) if in_class_order(labels) else left[:count]
 
     def cut(self, batch_size: int) -> Iterator[tuple[int, ...]]:
         """The rows of each batch: always cut from the first row on, so that shards and resumed runs see equal batches."""
@@ -90,7 +92,7 @@ def load_data(
     resolved = _resolve(request, data_dir, Preprocessing(transform, model_transform, px))
     source = resolved.opened.source
     base = resolved.opened.rows if resolved.opened.rows is not None else range(len(source))
-    positions, selection = select_rows(request.rows, len(base), text)
+    positions, selection = select_rows(request.rows, len(base), text, lambda: known_labels(source, base))
     rows = tuple(base[position] for position in positions)
     pool = None
     if isinstance(source, ValidationSource):
@@ -98,6 +100,11 @@ def load_data(
         pool = sorted(set(source.available) & set(base))
     full = f"{resolved.text}[{selection}]" if selection else resolved.text
     return DataSet(full, source, rows, resolved.opened.classes, resolved.record(rows, len(base), selection), pool)
+
+
+def known_labels(source: Source, rows: Sequence[int]) -> Sequence[int] | None:
+    """The classes of some rows where they are known without images; validation images are in no order of classes."""
+    return source.labels(rows) if isinstance(source, Labelled) and not isinstance(source, ValidationSource) else None
 
 
 def from_tensors(x: Tensor, y: Tensor) -> DataSet:
@@ -130,6 +137,7 @@ class _Resolved:
             "rows_sha256": digest_rows(rows),
             "transform": self.transform,
             "transform_from": self.decided,
+            "num_classes": self.opened.source.num_classes,
             "classes": classes.name if classes else None,
             "classes_sha256": classes.sha256 if classes else None,
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from vitattack.core.errors import UsageError
 
@@ -31,6 +31,13 @@ class Source(Protocol):
 
     def digest(self, rows: Sequence[int]) -> str:
         """A hash that changes when the content of these rows does."""
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A source that knows the classes of its rows without reading images."""
+
+    def labels(self, rows: Sequence[int]) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def read_request(text: str, limit: int | None = None) -> DataRequest:
     if limit is not None:
         if rows is not None:
             raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and a limit")
-        rows = f":{limit}"
+        rows = f"limit:{limit}"
     kind, colon, path = name.partition(":")
     if colon and kind in PATH_KINDS:
         return _path_request(text, kind, path, rows)

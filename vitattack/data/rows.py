@@ -1,10 +1,12 @@
-"""Rows of a data set as a text in brackets: a slice, a seeded draw, or a file of row numbers."""
+"""Rows of a data set as a text in brackets: a slice, a seeded draw from all rows or from each class, or a file of numbers."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from vitattack.core.errors import UsageError, text_failure
@@ -12,7 +14,9 @@ from vitattack.core.errors import UsageError, text_failure
 
 def split_rows(text: str) -> tuple[str, str | None]:
     """The name, and the rows in brackets behind it; brackets of another kind belong to a path."""
-    match = re.fullmatch(r"(.+?)(?:\[(\d*:\d*|random:[^\[\]]*|file:.*)\])?", text.strip(), flags=re.DOTALL)
+    match = re.fullmatch(
+        r"(.+?)(?:\[(\d*:\d*|random:[^\[\]]*|even:[^\[\]]*|limit:[^\[\]]*|file:.*)\])?", text.strip(), flags=re.DOTALL
+    )
     if not match:
         raise UsageError("the data set has no name: write cifar10-demo, cifar10, folder:PATH or npz:PATH")
     if match[2] is None and (malformed := re.fullmatch(r"([^:]+)\[([^\[\]]*)\]", text.strip())):
@@ -37,18 +41,37 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class EvenDraw:
+    """A random subset with as many images of each class as there are, to one; fixed by the seed."""
+
+    count: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """So many images: the first ones, or an even draw where the rows are in the order of their classes."""
+
+    count: int
+
+
+@dataclass(frozen=True)
 class Listed:
     """The rows listed in a text file."""
 
     path: Path
 
 
-def parse_rows(text: str) -> Slice | Draw | Listed:
+def parse_rows(text: str) -> Slice | Draw | EvenDraw | Limit | Listed:
     """The selection that the text in brackets describes."""
     if match := re.fullmatch(r"(\d{0,12}):(\d{0,12})", text):
         return Slice(int(match[1] or 0), int(match[2]) if match[2] else None)
     if match := re.fullmatch(r"random:(\d{1,12}):(\d{1,12})", text):
         return Draw(int(match[1]), int(match[2]))
+    if match := re.fullmatch(r"even:(\d{1,12}):(\d{1,12})", text):
+        return EvenDraw(int(match[1]), int(match[2]))
+    if match := re.fullmatch(r"limit:(\d{1,12})", text):
+        return Limit(int(match[1]))
     if text.startswith("file:"):
         return Listed(Path(text.removeprefix("file:")))
     raise UsageError(f"rows '{text}' are not understood: write :1000 for the first 1000 or random:500:1 (count, seed)")
@@ -62,14 +85,18 @@ def check_rows(text: str | None, total: int, whole: str) -> None:
     match selection:
         case Slice(first, last) if first >= (total if last is None else min(last, total)):
             raise UsageError(f"rows {text} of '{whole}' hold no image (it has {total}): ask for at least one")
-        case Draw(count, _) if not 0 < count <= total:
+        case Limit(0):
+            raise UsageError(f"a limit of 0 leaves no image of '{whole}': ask for at least one")
+        case Draw(count, _) | EvenDraw(count, _) if not 0 < count <= total:
             raise UsageError(f"cannot draw {count} of {total} images: ask for 1 to {total}")
         case Listed(path):
             _listed_rows(path, total)
 
 
-def select_rows(text: str | None, total: int, whole: str) -> tuple[tuple[int, ...], str]:
-    """The rows and their canonical text; empty for all of them."""
+def select_rows(
+    text: str | None, total: int, whole: str, labels: Callable[[], Sequence[int] | None] = lambda: None
+) -> tuple[tuple[int, ...], str]:
+    """The rows and their canonical text; empty for all of them. `labels` has the class of every row, where it is known."""
     check_rows(text, total, whole)
     selection = Slice(0, None) if text is None else parse_rows(text)
     match selection:
@@ -79,6 +106,12 @@ def select_rows(text: str | None, total: int, whole: str) -> tuple[tuple[int, ..
             return tuple(range(first, last)), canonical
         case Draw(count, seed):
             return draw_rows(count, seed, total), f"random:{count}:{seed}"
+        case EvenDraw(count, seed):
+            return draw_evenly(count, seed, labels() or [0] * total), f"even:{count}:{seed}"
+        case Limit(count) if count < total and in_class_order(known := labels() or []):
+            return draw_evenly(count, 0, known), f"even:{count}:0"
+        case Limit(count):
+            return tuple(range(min(count, total))), f":{count}" if count < total else ""
         case Listed(path):
             rows = _listed_rows(path, total)
             return rows, f"file:{digest_rows(rows)[:12]}:{len(rows)}"
@@ -90,6 +123,26 @@ def draw_rows(count: int, seed: int, total: int) -> tuple[int, ...]:
 
     rows = np.sort(np.random.Generator(np.random.Philox(key=seed)).permutation(total)[:count])
     return tuple(int(row) for row in rows)
+
+
+def draw_evenly(count: int, seed: int, labels: Sequence[int]) -> tuple[int, ...]:
+    """A draw with equally many rows of each class as far as it has them, ascending."""
+    import numpy as np
+
+    order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(labels))
+    classes = np.asarray(labels)[order]
+    by_class = np.argsort(classes, kind="stable")
+    starts = np.searchsorted(classes[by_class], classes[by_class])
+    turn = np.empty(len(labels), dtype=np.int64)  # the first of every class, then the second, and so on
+    turn[by_class] = np.arange(len(labels)) - starts
+    chosen = order[np.argsort(turn, kind="stable")[:count]]
+    return tuple(int(row) for row in np.sort(chosen))
+
+
+def in_class_order(labels: Sequence[int]) -> bool:
+    """Whether all rows of a class follow each other, for several classes."""
+    changes = sum(one != two for one, two in pairwise(labels))
+    return 0 < changes == len(set(labels)) - 1 < len(labels) - 1
 
 
 def digest_rows(rows: tuple[int, ...]) -> str:

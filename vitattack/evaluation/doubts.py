@@ -61,6 +61,17 @@ def unverified_doubts(model: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def class_coverage(records: Sequence[SampleRecord], of: int | None) -> list[str]:
+    """A doubt if the images are of far fewer classes than so many images of a mixed set would be."""
+    n, covered = len(records), len({record.label for record in records})
+    if not of or covered >= 0.75 * of * (1 - (1 - 1 / of) ** n):
+        return []
+    return [
+        f"the {n} images are of {covered} of the {of} classes: their accuracy is not that of the data set; "
+        "--limit N draws from all classes"
+    ]
+
+
 @contextmanager
 def _autograd_calls() -> Iterator[list[str]]:
     """Names of autograd's entry points as they are called. Uses sys.setprofile, which debuggers and coverage leave alone."""

@@ -18,7 +18,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import BatchRunner, read_batch, rows_at_once
-from vitattack.evaluation.doubts import Doubts, model_doubts, unverified_doubts
+from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, unverified_doubts
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.reuse import keep_or_confirm
 from vitattack.evaluation.second_pass import history, run_again
@@ -136,8 +136,9 @@ def finish(
     ]
     found = Doubts(everything, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
+    found += tuple(class_coverage(everything, protocol.get("num_classes")))
     seconds = sum(event.get("seconds", 0.0) for event in events)
-    made_with = provenance(device, job, protocol)
+    made_with = provenance(device, job, {**protocol, "classes_covered": len({r.label for r in everything})})
     result = Result(job, everything, seconds, found, made_with, sink.folder, learned, shown)
     content = {
         "schema": 1,

@@ -34,6 +34,7 @@ def table(evaluation: Evaluation) -> Table:
     job = evaluation.job
     notes = [_paired_note(*pair) for pair in evaluation.paired()]
     notes += [note for result in evaluation.results for note in _notes(result, several)]
+    notes += _coverage(evaluation)
     notes += [f"doubt: {doubt}" for doubt in evaluation.doubts]
     title = f"{job.model} | {', '.join(evaluation.threats)} | {job.data} | n = {evaluation.n} | seed {job.seed}"
     if several:
@@ -50,6 +51,14 @@ def _cost(result: Result) -> tuple[str, str, str, str]:
     forwards, backwards = result.mean_passes
     first = result.mean_first_success
     return f"{forwards:.1f}", f"{backwards:.1f}", "-" if first is None else f"{first:.1f}", f"{result.seconds:.1f}"
+
+
+def _coverage(evaluation: Evaluation) -> Iterator[str]:
+    """How many classes the images are of, where not of all."""
+    protocol = evaluation.results[0].provenance.get("protocol", {})
+    covered, of = protocol.get("classes_covered"), protocol.get("num_classes")
+    if covered and of and covered < of:
+        yield f"the images are of {covered} of the {of} classes"
 
 
 def _notes(result: Result, several: bool) -> Iterator[str]:

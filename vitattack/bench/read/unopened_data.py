@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vitattack.core.errors import UsageError
 from vitattack.data.entry import DataEntry
 from vitattack.data.request import NPZ, DataRequest, check_data, read_request
-from vitattack.data.rows import Draw, Slice, parse_rows, select_rows
+from vitattack.data.rows import Draw, EvenDraw, Limit, Slice, parse_rows, select_rows
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.text.image_transform import parse_transform
 
@@ -69,6 +69,6 @@ def _bound(request: DataRequest) -> int | None:
     match parse_rows(request.rows or ":"):
         case Slice(_, last):
             return last
-        case Draw(count, _):
+        case Draw(count, _) | EvenDraw(count, _) | Limit(count):
             return count
     return None

@@ -103,6 +103,12 @@ class ArrayOnDisk:
         self._check()
         return rows
 
+    def whole(self) -> Array:
+        """A copy of all rows."""
+        rows = self._read(0, len(self))
+        self._check()
+        return rows
+
     def extent(self) -> tuple[int, int]:
         """The least and the largest value."""
         step = max(1, CHUNK // max(1, self._row_bytes))

@@ -49,6 +49,11 @@ class ArraySource:
         """Everything the rows are read from."""
         return tuple(map(Path, self._names))
 
+    def labels(self, rows: Sequence[int]) -> Sequence[int]:
+        """The classes of some rows, without the images."""
+        every = [label for _, y in self._parts for label in (y.whole() if isinstance(y, ArrayOnDisk) else y).tolist()]
+        return [every[row] for row in rows]
+
     def of_classes(self, count: int) -> ArraySource:
         """The same images with a number of classes their files do not say; labels beyond it are refused."""
         return ArraySource(self._parts, count, self._names)

@@ -100,6 +100,15 @@ class ParquetSource:
         check_label(label, f"row {row} of {self.name}")
         return data, label
 
+    def labels(self, rows: Sequence[int]) -> Sequence[int]:
+        """The classes of some rows, without the images."""
+        try:
+            columns = [pq.ParquetFile(path).read(columns=[self._columns[1]])[0].to_pylist() for path in self._paths]
+        except Exception as error:  # as above
+            raise UsageError(f"{self.name} is not readable ({decoder_message(error)}): fetch it again") from error
+        every = [label for column in columns for label in column]
+        return [every[row] for row in rows]
+
     def names_and_labels(self) -> list[tuple[str, int]]:
         """The file name and the label of every row, without the images."""
         pairs: list[tuple[str, int]] = []
@@ -176,6 +185,10 @@ class ImageSource:
 
     def blob(self, row: int) -> tuple[EncodedImage, int]:
         return self._items[row]
+
+    def labels(self, rows: Sequence[int]) -> Sequence[int]:
+        """The classes of some rows, without the images."""
+        return [self.blob(row)[1] for row in rows]
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         images, labels = [], []
