@@ -12,29 +12,29 @@ from .options import output_options
 def command(ctx: click.Context) -> None:
     """List the attacks, or describe one with its losses, steps and starts."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(listing, as_json=False, form="table", quiet=False)
+        ctx.invoke(list_attacks, as_json=False, form="table", quiet=False)
 
 
 @command.command("list", epilog="Example:  vitattack attacks list --format md")
 @output_options
-def listing(as_json: bool, form: str, quiet: bool) -> None:
+def list_attacks(as_json: bool, form: str, quiet: bool) -> None:
     """List every attack with its price, its paper and the threats it is for."""
-    from vitattack.report.attacks import listing
+    from vitattack.report.attacks import attacks_table
 
     from .output import show
 
-    table, content = listing()
+    table, content = attacks_table()
     show(table, content, "json" if as_json else form)
 
 
 @command.command("info", epilog="Example:  vitattack attacks info pgd")
 @click.argument("name")
 @output_options
-def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
+def attack_info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """Describe one attack: its options with their defaults and choices, and its passes per robust sample."""
-    from vitattack.report.attacks import describe
+    from vitattack.report.attacks import attack_description
 
     from .output import show
 
-    table, content = describe(name)
+    table, content = attack_description(name)
     show(table, content, "json" if as_json else form)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import option, output_options, store_options, together
+from .options import combined, option, output_options, store_options
 from .terminal import say, write
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 1
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder with the data sets' files.")
 @option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Also write the results there, in every form.")
-@together(store_options, output_options)
+@combined(store_options, output_options)
 def command(
     file: str | None,
     only_plan: bool,

@@ -44,7 +44,7 @@ Examples:
 @click.argument("name")
 @data_dir
 @output_options
-def info(name: str, data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
+def data_info(name: str, data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:
     """Describe a data set or protocol; if its files are available, with size, digest and images per class."""
     from vitattack.report.data import data_description
 

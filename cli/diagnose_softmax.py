@@ -8,6 +8,7 @@ import click
 
 from .checks import check_images, check_models
 from .options import (
+    combined,
     data_options,
     data_text,
     file_options,
@@ -15,7 +16,6 @@ from .options import (
     model_options,
     option,
     output_options,
-    together,
 )
 
 
@@ -37,7 +37,7 @@ underflow: more than 0.1 % have one above 87.3, where the other weights leave th
 @option("--gradient-images", type=click.IntRange(1), default=64, help="Images whose gradients are compared with fp64.")
 @option("--plot", type=click.Path(dir_okay=False), help="Gap histograms per block: FILE.png, .svg or .pdf.")
 @option("--scales", type=click.Path(dir_okay=False), help="Diagnose again under these attention scales (learned.json).")
-@together(data_options, file_options, machine_options, output_options)
+@combined(data_options, file_options, machine_options, output_options)
 def command(
     model: str, plot: str | None, scales: str | None, as_json: bool, form: str, quiet: bool, **given: Any
 ) -> None:

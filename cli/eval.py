@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .checks import check_attacks, check_images, check_models, check_threat
-from .options import data_options, data_text, file_options, model_options, option, output_options, run_options, together
+from .options import combined, data_options, data_text, file_options, model_options, option, output_options, run_options
 from .terminal import say, write
 from .threat_option import ThreatOption
 
@@ -75,7 +75,7 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 @option("--precision", default="fp32", help="fp32, or bf16-search: auto searches in bfloat16, fp32 decides.")
 @option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of the candidates.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
-@together(data_options, file_options, run_options, output_options)
+@combined(data_options, file_options, run_options, output_options)
 def command(
     model: str,
     attacks: tuple[str, ...],

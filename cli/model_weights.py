@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import compute_options, file_options, model_options, option, output_options, together, unsafe_option
+from .options import combined, compute_options, file_options, model_options, option, output_options, unsafe_option
 
 
 @click.command(
@@ -55,7 +55,7 @@ Examples:
 @option("--data", help="Images to compare on; default: of its data set, if they are on this machine.")
 @option("--limit", type=click.IntRange(1), default=200, help="How many of them, drawn at random.")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline.")
-@together(compute_options, output_options)
+@combined(compute_options, output_options)
 @unsafe_option
 def check(name: str, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
     """Check the hash of NAME, load it strictly, and compare its clean accuracy on a few images with the reported one.
@@ -95,7 +95,7 @@ Examples:
 @option("--transform", default="none", help="How image files are cut for it, such as bicubic256crop224.")
 @option("--clean", metavar="PERCENT/N", help="Its clean accuracy and on how many images, for models check.")
 @option("--licence", default="unknown", help="Licence of the weights.")
-@together(file_options, output_options)
+@combined(file_options, output_options)
 def add(name: str, source: str, as_json: bool, form: str, quiet: bool, **given: Any) -> None:
     """Register a checkpoint as NAME in a zoo file of your own (models.yaml in VITATTACK_HOME).
 

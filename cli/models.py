@@ -13,7 +13,7 @@ from .options import output_options
 def command(ctx: click.Context) -> None:
     """List, describe, fetch, check or add models of the zoo. timm:ARCH.TAG, hf-hub:OWNER/NAME and files need no entry."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(listing, text="", data=None, cached=False, as_json=False, form="table", quiet=False)
+        ctx.invoke(list_models, text="", data=None, cached=False, as_json=False, form="table", quiet=False)
 
 
 for _command in (pull, check, add):
@@ -36,7 +36,7 @@ Examples:
 @click.option("--data", help="Only those trained for this data set, such as cifar10.")
 @click.option("--cached", is_flag=True, help="Only those whose weights are on this machine.")
 @output_options
-def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
+def list_models(text: str, data: str | None, cached: bool, as_json: bool, form: str, quiet: bool) -> None:
     """List entries with their reported numbers: all, those that contain TEXT, or ids that match a pattern such as 'rb/*'."""
     from vitattack.models.zoo.catalogue import search_zoo
     from vitattack.report.models import is_local, zoo_table
@@ -51,7 +51,7 @@ def listing(text: str, data: str | None, cached: bool, as_json: bool, form: str,
 @command.command("info", epilog="Example:  vitattack models info rb/Liu2023Comprehensive_Swin-B")
 @click.argument("name")
 @output_options
-def info(name: str, as_json: bool, form: str, quiet: bool) -> None:
+def model_info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """Describe one entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,
     weights, licence. The weights themselves are not needed.
     """

@@ -33,7 +33,7 @@ def _shard(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
     return int(number), int(count)
 
 
-def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+def combined(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for decorator in reversed(decorators):
             command = decorator(command)
@@ -60,7 +60,7 @@ def _watched(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> boo
 
 FORMATS = ("table", "md", "csv", "latex", "json")
 
-data_options = together(
+data_options = combined(
     option(
         "--data",
         default="cifar10-demo",
@@ -79,7 +79,7 @@ data_options = together(
 unsafe_option = click.option(
     "--unsafe-pickle", is_flag=True, help="Unpickle a checkpoint that could run code; only if you trust its author."
 )
-file_options = together(
+file_options = combined(
     option("--arch", help="Architecture of a checkpoint file: a timm name or small:NAME."),
     option("--num-classes", type=click.IntRange(1), help="Its number of classes; default: the architecture's own."),
     option("--arch-kwargs", default="{}", help="Its arguments as JSON, such as '{\"num_classes\": 10}'."),
@@ -90,25 +90,25 @@ file_options = together(
     option("--like", metavar="ID", help="Read the file as this zoo entry says, instead of the options above."),
     unsafe_option,
 )
-compute_options = together(
+compute_options = combined(
     option("--batch-size", type=click.IntRange(1), default=64, help="Images per batch; halved on out-of-memory."),
     option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps."),
     option("--threads", type=click.IntRange(1, 1024), help="CPU threads; default: the cores this process may use."),
 )
-store_options = together(
+store_options = combined(
     option("--out", default="runs", type=click.Path(file_okay=False), help="Where results are stored and resumed."),
     option("--fresh", is_flag=True, help="Delete the stored results of these jobs and start over."),
 )
-machine_options = together(
+machine_options = combined(
     option("--seed", type=click.IntRange(0), default=0, help="Noise depends only on seed and image."),
     compute_options,
 )
-run_options = together(
+run_options = combined(
     machine_options,
     option("--shard", default="0/1", callback=_shard, metavar="K/N", help="Run part K of N; the last one merges."),
     store_options,
 )
-output_options = together(
+output_options = combined(
     option("--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."),
     option("--format", "form", type=click.Choice(FORMATS), default="table", help="Form of the table."),
     option("--quiet", is_flag=True, callback=_watched, help="No progress."),

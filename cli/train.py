@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import option, output_options, together
+from .options import combined, option, output_options
 from .terminal import write_json
 
 
@@ -42,7 +42,7 @@ A recipe is YAML, as in benchmarks/train; `base: NAME` inherits the keys of anot
 @option("--fresh", is_flag=True, help="Delete what is stored of this run and start over.")
 @option("--plan", "only_plan", is_flag=True, help="Estimate the cost of the run from ten steps, and train nothing.")
 @option("--add", "name", metavar="NAME", help="Register the best weights as a model of your own.")
-@together(output_options)
+@combined(output_options)
 def command(
     recipe: str | None,
     changes: tuple[str, ...],

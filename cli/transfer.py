@@ -8,6 +8,7 @@ import click
 
 from .checks import check_attacks, check_images, check_models, check_threat
 from .options import (
+    combined,
     data_options,
     data_text,
     file_options,
@@ -16,7 +17,6 @@ from .options import (
     option,
     output_options,
     store_options,
-    together,
 )
 
 
@@ -57,7 +57,7 @@ The same command resumes a run that was stopped, and prints the stored tables of
 @option("--attack", help="The attack, if it does not stand last; default: pgd(preset=bhojanapalli2021, stop=never).")
 @option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
-@together(data_options, file_options, machine_options, store_options, output_options)
+@combined(data_options, file_options, machine_options, store_options, output_options)
 def command(
     models: tuple[str, ...],
     to: tuple[str, ...],

@@ -1,4 +1,4 @@
-"""What every registered attack owes its caller; a new one is tested by being registered."""
+"""The contract of attacks: every registered one is tested, a new one by being registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who broke whom, and what it means where Square did."""
+"""Counts of broken samples per stage, and the doubt if Square broke some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line inside the process that runs the tests."""
+"""Fixture that runs the command line inside the test process."""
 
 from __future__ import annotations
 

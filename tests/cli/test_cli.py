@@ -1,4 +1,4 @@
-"""The command as a stranger meets it: what it prints, what it refuses, how it dies and comes back."""
+"""The command as a new user meets it: output, refusals, interrupts and resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation derives from its attack text and its records, it derives once."""
+"""An evaluation parses its attack text once, and derives numbers and reports from its records once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Calls = Counter[str]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """How often texts were parsed, worst cases computed, and reports of `auto` made."""
+    """Counts of parsed texts, computed worst cases and reports of `auto`."""
     counts: Calls = Counter()
 
     def count(module: object, name: str) -> None:

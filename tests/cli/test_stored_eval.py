@@ -1,4 +1,4 @@
-"""A finished run printed from its store: the same bytes as by the long way, and never another run's."""
+"""Finished runs printed from their store: the same bytes as when computed, and never those of another run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """For each command since the last look, whether it was answered from the index."""
+    """For each command so far, whether it was answered from the index."""
     seen: Seen = []
     find = run_index.RunIndex.find
 

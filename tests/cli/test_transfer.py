@@ -1,4 +1,4 @@
-"""`vitattack transfer` as typed: its grammar, its forms, its refusals, and a kill in the middle."""
+"""`vitattack transfer` as a user types it: grammar, output formats, refusals, and a kill in the middle."""
 
 from __future__ import annotations
 

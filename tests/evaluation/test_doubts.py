@@ -1,4 +1,4 @@
-"""What is said beside a number, and when."""
+"""Doubts beside a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python face end to end: numbers, resume, shards, memory, doubts."""
+"""`evaluate` end to end: numbers, resume, shards, memory, doubts."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_other_errors_are_not_taken_for_memory(toy_images: Images, monkeypatch: 
 
 
 class Masked(nn.Module):
-    """A model with one property that should make its readers doubt."""
+    """A model with one property that calls for a doubt."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_logits_a_thousand_times_larger_hide_from_cross_entropy_only(toy_images:
 
 
 def test_a_success_that_hangs_on_noise_is_tried_again(toy_images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim the judge does not confirm keeps its sample under attack; what stays open widens the interval."""
+    """Unconfirmed claims keep their samples under attack; those never confirmed widen the interval."""
     calls = []
     original = Gradient.__call__
 

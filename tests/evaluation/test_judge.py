@@ -1,4 +1,4 @@
-"""Only what fools the plain model inside the budget, twice, counts."""
+"""The judge: successes count if the plain model errs twice, inside the budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BALL = LpBall("linf", 0.1)
 
 
 class BrightnessClassifier(nn.Module):
-    """Class 1 where the mean is above a half; NaN where the first pixel is exactly 0.25."""
+    """Class 1 if the mean is above a half; NaN if the first pixel is exactly 0.25."""
 
     def forward(self, x: Tensor) -> Tensor:
         score = x.flatten(1).mean(1) - 0.5
@@ -24,7 +24,7 @@ class BrightnessClassifier(nn.Module):
 
 
 class DependsOnBatch(nn.Module):
-    """Class 1 in batches of more than two: what a rounding difference does, made large."""
+    """Class 1 in batches of more than two: an exaggerated rounding difference."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tensor([[0.0, 1.0 if len(x) > 2 else -1.0]]).expand(len(x), 2)

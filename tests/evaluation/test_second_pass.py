@@ -1,4 +1,4 @@
-"""The assurance: who is probed, what a hit does, what is said, and that nothing of it depends on where a run stopped."""
+"""The assurance: probed samples, escalation, report, and independence of where a run was interrupted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS = {"threat": "linf:0.1", "threads": 1, "batch_size": 16}
 
 
 class Masked(nn.Module):
-    """Gradients point away from the boundary, logits tell the truth: black boxes see what gradients do not."""
+    """Gradients point away from the boundary while logits are honest, so that only black-box attacks succeed."""
 
     def forward(self, x: Tensor) -> Tensor:
         true = x.flatten(1).mean(1, keepdim=True)
@@ -40,14 +40,14 @@ class Masked(nn.Module):
 
 
 class Far(nn.Module):
-    """Nothing fools it."""
+    """A model that nothing fools."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([5 + x.flatten(1).mean(1, keepdim=True), *[0.01 * x[:, :1, 0, 0]] * 9], 1)
 
 
 class Blind(nn.Module):
-    """A quantiser in front: no gradient comes through."""
+    """A quantiser in front of the model, through which no gradient passes."""
 
     def forward(self, x: Tensor) -> Tensor:
         seen = (x * 16).round() / 16
@@ -123,7 +123,7 @@ def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -
 
 @pytest.mark.parametrize(("population", "probed"), list(itertools.product([1, 5, 12], [1, 2, 5])))
 def test_the_bound_is_the_exact_hypergeometric_one(population: int, probed: int) -> None:
-    """Counted over all samples that could have been drawn."""
+    """The bound, counted over all samples that could have been drawn."""
     if probed > population:
         return
     draws = list(itertools.combinations(range(population), probed))
@@ -170,7 +170,7 @@ def test_no_hit_is_reported_for_what_it_is() -> None:
 
 
 def test_a_run_stopped_anywhere_ends_in_the_same_file(tmp_path: Path) -> None:
-    """Cut at the end of the first pass, inside batches of the second and third and between them."""
+    """Runs cut at the end of the first pass, inside batches of the second and third, and between them."""
     whole = run(Masked(), 40, out=tmp_path / "whole")
     assert whole.folder is not None
     content = (whole.folder / "samples.jsonl").read_bytes()
@@ -239,7 +239,7 @@ def test_a_last_round_that_still_broke_samples_is_said() -> None:
 
 
 def test_blind_gradients_are_not_laid_at_the_door_of_cross_entropy_or_of_the_probe() -> None:
-    """Escalated because no stage saw a gradient: no probe broke anybody, and no loss had a gradient."""
+    """An escalation because no stage saw a gradient: no probe broke a sample, and no loss had a gradient."""
     seen = {"stage": len(NAMES) + 4, "round": -1, "zero_grad": True, "ce_flat": True, "spent full": 900}
     fallen = replace(record(0, "fooled", number=ESCALATED), evidence=seen)
     notes, doubts = reported(fallen, record(1))
@@ -253,7 +253,7 @@ def test_who_falls_at_once_leaves_no_ladder() -> None:
 
 
 class Batchwise(nn.Module):
-    """Fooled in large batches alone: the judge's second look, at half the batch, confirms nothing."""
+    """A model fooled in large batches only: the judge's second forward, at half the batch, confirms nothing."""
 
     def forward(self, x: Tensor) -> Tensor:
         level = x.flatten(1).mean(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Settings of an evaluation: one list of fields, checked once, whoever gives them."""
+"""Settings of an evaluation: one list of fields, checked once for all callers."""
 
 from __future__ import annotations
 

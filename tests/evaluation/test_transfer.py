@@ -1,4 +1,4 @@
-"""Crafted once, judged everywhere: the matrix, its diagonal, and what a crash leaves of it."""
+"""Transfer studies: the matrices, their diagonal, and resuming after a crash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pair() -> tuple[Victim, Victim]:
 
 @pytest.fixture
 def images(pair: tuple[Victim, Victim]) -> Images:
-    """Labels that each of the two gets right where the other may not."""
+    """Labels of which each model classifies some correctly that the other may not."""
     x = toy_pictures()
     with torch.no_grad():
         one, two = (victim(x).argmax(1) for victim in pair)
@@ -101,7 +101,7 @@ class Pulled(Exception):
 
 
 class Plug(EvaluationListener):
-    """Pulls it after some batches."""
+    """Interrupts the run after some batches."""
 
     def __init__(self, batches: int) -> None:
         self.left = batches
@@ -347,7 +347,7 @@ def test_a_module_named_twice_is_called_by_its_name() -> None:
 def test_auto_on_the_diagonal_has_its_later_passes_and_the_store_answers_afterwards(
     tmp_path: Path, pair: tuple[Victim, Victim], images: Images
 ) -> None:
-    """Candidates of other cells are those of the first pass."""
+    """Other cells are judged on candidates of the first pass."""
     settings = {**SETTINGS, "threat": "linf:0.001"}
     attack = "auto(steps=5, long=100)"
     matrix = transfer(pair, attack=attack, data=images, out=tmp_path, **settings)

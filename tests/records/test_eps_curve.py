@@ -1,4 +1,4 @@
-"""Several budgets in one call: a job for each, a curve, and a word where the curve is impossible."""
+"""Several budgets in one call: a job for each, a curve, and a doubt if the curve rises."""
 
 from __future__ import annotations
 

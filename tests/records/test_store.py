@@ -1,4 +1,4 @@
-"""Whatever dies, whole batches survive, and a resumed file is the file of an uninterrupted run."""
+"""The store after crashes: complete batches survive, and a resumed file equals that of an uninterrupted run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every registered threat keeps to, and a threat of another package: one object, known wherever threats are named."""
+"""The contract of threats, and a threat of another package, which is known wherever threats are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs no model is answered before torch is imported."""
+"""Mistakes in a recipe are refused before torch is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the survivors of a finished run: a probe of some, and full AutoAttack on all if it breaks one.
+"""Later passes over the survivors of a run: a probe of some, and full AutoAttack on all if it breaks one.
 
 The records of a later pass stand behind those of the first in the same file, with the number of their pass; the last
 record of a sample is what counts. Which samples a pass is for follows from the records before it, so that a run that

@@ -18,7 +18,7 @@ CLASSES = 10  # that prices are told for; fab pays a gradient per wrong class
 
 
 def price(text: str) -> PassesPerImage | None:
-    """What an attack itself spends on a sample it cannot fool; None where nobody knows."""
+    """Passes that an attack itself spends on a sample it cannot fool; None if unknown."""
     named = attack_text.for_any_threat(lambda threat: (attack_text.build(text, threat), threat))
     try:
         return named[0].price(PriceQuery(CLASSES, named[1])).victim
@@ -27,15 +27,15 @@ def price(text: str) -> PassesPerImage | None:
 
 
 def price_alone(name: str) -> PassesPerImage | None:
-    """The price of an attack by its defaults; None for one that holds others, or looks through attention."""
+    """The price of an attack with its defaults; None for one that holds others or attacks through attention."""
     try:
         return None if ATTACKS[name].needs_attention else price(name)
     except UsageError:  # it needs more than its name
         return None
 
 
-def listing() -> tuple[Table, list[dict[str, Any]]]:
-    """Every attack with its price on a sample it cannot fool."""
+def attacks_table() -> tuple[Table, list[dict[str, Any]]]:
+    """The table of all attacks, with their prices on a sample they cannot fool."""
     rows, content = [], []
     for name in ATTACKS:
         entry, cost = ATTACKS[name], price_alone(name)
@@ -66,7 +66,7 @@ def listing() -> tuple[Table, list[dict[str, Any]]]:
     return Table("attacks", ("name", "fwd + bwd", "for", "what it does, and its paper"), rows, notes, left=4), content
 
 
-def describe(name: str) -> tuple[Table, dict[str, Any]]:
+def attack_description(name: str) -> tuple[Table, dict[str, Any]]:
     """The options of an attack as a table and as plain data."""
     entry = ATTACKS[name]
     hints = typing.get_type_hints(entry.factory)

@@ -1,4 +1,4 @@
-"""Table of what a benchmark would cost."""
+"""Table of the estimated cost of a benchmark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _figures(row: CellCost) -> Sequence[str]:
 
 
 def _sum(plan: Plan, figure: Figure, form: Callable[[float | None], str]) -> str:
-    """The sum over the cells to run; a lower bound where some figures are unknown."""
+    """The sum over the cells to run; a lower bound if some figures are unknown."""
     total = plan.total(figure)
     if not plan.to_run:
         return ""

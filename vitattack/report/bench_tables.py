@@ -106,7 +106,7 @@ def _repeat_clean(
 
 
 def _head(head: Sequence[str], axes: Sequence[str], hidden: set[str]) -> str:
-    """Name of a column, without axes that are the same everywhere and stand in the title."""
+    """Name of a column, without axes that are constant and appear in the title."""
     shown = [value for axis, value in zip(axes, head, strict=True) if value and axis not in hidden]
     return " ".join(shown) or next((value for value in head if value), "")
 

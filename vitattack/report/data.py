@@ -1,4 +1,4 @@
-"""Tables of the data sets and protocols, and of one of them, with the facts of its files where they are at hand."""
+"""Tables of all data sets and protocols, and of one in detail, with facts about its files if they are available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES_SHOWN = 5
 
 
 def data_table(data_dir: Path | None) -> tuple[Table, list[dict[str, str]]]:
-    """Every data set and protocol with its size and where it would come from."""
+    """The table of all data sets and protocols, with size and source."""
     rows = []
     for name in DATA_SETS.in_order:
         entry = DATA_SETS[name]
@@ -33,7 +33,7 @@ def data_table(data_dir: Path | None) -> tuple[Table, list[dict[str, str]]]:
 
 
 def data_description(text: str, data_dir: Path | None, transform: str | None = None) -> tuple[Table, dict[str, Any]]:
-    """What is known of a set; with its files also digest, sizes and class balance: every image is read once."""
+    """The description of a set; if its files are available, with digest, sizes and class balance, reading every image once."""
     check_folder(data_dir)
     request = read_request(text)
     content = _facts(request, data_dir)
@@ -60,7 +60,7 @@ def data_description(text: str, data_dir: Path | None, transform: str | None = N
 
 
 def _facts(request: DataRequest, data_dir: Path | None) -> dict[str, Any]:
-    """What the catalogue says; nothing for a path."""
+    """Facts from the catalogue; empty for a path."""
     entry, protocol = request.entry, request.protocol
     if entry is None:
         return {}

@@ -25,7 +25,7 @@ NUMBERS = ("gap_median", "gap_p99", "gap_max", "saturated", "underflow", "zero_w
 
 
 def table(diagnosis: Diagnosis) -> Table:
-    """A row per attention softmax: gaps between its two highest scores, and what fp32 makes of them."""
+    """A row per attention softmax: gaps between its two highest scores, and their effect in fp32."""
     names = layer_labels(diagnosis.blocks)
     rows = [_row(block, name) for block, name in zip(diagnosis.blocks, names, strict=True)]
     title = f"{diagnosis.model} | {diagnosis.data} | n = {diagnosis.n} | {len(rows)} attention softmaxes"
@@ -89,7 +89,7 @@ def check_plot(path: str | None) -> None:
 
 
 def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None) -> None:
-    """Gap histograms per block; with `after`, those of another diagnosis of the same layers behind them."""
+    """Plot gap histograms per block, with those of `after`, another diagnosis of the same layers, behind them."""
     check_plot(str(path))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -139,7 +139,7 @@ def _row(block: Block, name: str) -> tuple[str, ...]:
 
 
 def bars(histogram: Sequence[int]) -> str:
-    """One character per half decade of the gap; anything that is not empty shows."""
+    """One character per half decade of the gap; no bin with content is blank."""
     sums = [sum(histogram[at : at + BAR_BINS]) for at in SHOWN]
     sums[0] += sum(histogram[: SHOWN.start])
     sums[-1] += sum(histogram[SHOWN.stop :])
@@ -148,7 +148,7 @@ def bars(histogram: Sequence[int]) -> str:
 
 
 def layer_labels(blocks: Sequence[Block]) -> list[str]:
-    """Block names, or where a block holds several softmaxes the numbers and names of the layers."""
+    """Block names, or layer numbers and names if a block holds several softmaxes."""
     names = [block.layer.block for block in blocks]
     if len(set(names)) < len(names):
         names = [block.layer.name for block in blocks]
@@ -161,7 +161,7 @@ def layer_labels(blocks: Sequence[Block]) -> list[str]:
 
 
 def _gap(value: float) -> str:
-    """Five characters for anything from 0.001 to 99999."""
+    """Format a number from 0.001 to 99999 in five characters."""
     return (
         f"{value:.3f}"
         if value < 1

@@ -1,4 +1,4 @@
-"""Tables of one evaluation: clean, each attack, the worst case; every number with its n, interval and cost."""
+"""Tables of an evaluation: clean, each attack and the worst case, every number with its n, interval and cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
 
 
 def table(evaluation: Evaluation) -> Table:
-    """`fwd` and `bwd` are mean passes per attacked (clean-correct) sample, `step` the mean step of the first success."""
+    """The main table; `fwd` and `bwd` are mean passes per attacked sample, `step` is the mean step of the first success."""
     rows = [("", _row("clean", evaluation.clean))]
     for result in evaluation.results:
         rows.append((result.job.threat, _row(label(result.job.attack), result.robust, *_cost(result))))
@@ -62,7 +62,7 @@ def _coverage(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _notes(result: Result, several: bool) -> Iterator[str]:
-    """Remarks of an attack on its run; with its budget, where there are several."""
+    """Notes of an attack on its run, with the budget if there are several."""
     for section in result.sections:
         yield from (f"at {result.job.threat}, {note}" if several else note for note in section.notes)
 
@@ -73,7 +73,7 @@ def _paired_note(strongest: str, other: str, paired: Paired) -> str:
 
 
 def _of_sections(evaluation: Evaluation) -> list[Table]:
-    """The tables of all sections, those of one kind side by side; equal titles make one table."""
+    """The tables of all sections, grouped by kind; tables of equal title are merged."""
     found = [(section.name, t) for result in evaluation.results for section in result.sections for t in section.tables]
     kinds = list(dict.fromkeys(name for name, _ in found))
     by_title: dict[str, Table] = {}

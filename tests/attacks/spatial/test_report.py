@@ -1,4 +1,4 @@
-"""What an evaluation under the spatial threat shows, stores and takes up again."""
+"""Evaluations under the spatial threat: report, store and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What timm lacks, against closed forms; adapters, against planted states."""
+"""Architectures that timm lacks, against closed forms; adapters, against planted states."""
 
 from __future__ import annotations
 

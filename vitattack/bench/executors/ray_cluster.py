@@ -218,7 +218,8 @@ class _RunningTasks:
             report: WorkerReport = self._ray.get(reference)
         except (self._ray.exceptions.RayTaskError, self._ray.exceptions.RuntimeEnvSetupError) as error:
             self._close_folder(number)
-            yield failed(task, error.cause if getattr(error, "cause", None) else error)
+            own = error.cause if isinstance(error, self._ray.exceptions.RayTaskError) else None
+            yield failed(task, own or error)
             return
         except self._ray.exceptions.RayError as error:
             reason = f"its worker was lost ({type(error).__name__})"

@@ -128,7 +128,13 @@ def check_distinct(models: Sequence[Model], to: Sequence[Model]) -> None:
         keys = [key_of(model) for model in several]
         for model, key in zip(several, keys, strict=True):
             if keys.count(key) > 1:
-                name = model if isinstance(model, str) else getattr(model, "name", type(model).__name__)
+                name = (
+                    model
+                    if isinstance(model, str)
+                    else model.name
+                    if isinstance(model, Victim)
+                    else type(model).__name__
+                )
                 raise UsageError(f"'{name}' is named twice: name each model once")
 
 
