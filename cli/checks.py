@@ -33,8 +33,10 @@ def check_images(data: str, data_dir: str | None, transform: str | None) -> None
     from vitattack.data.request import check_data
     from vitattack.evaluation.setup import Setup
 
-    check_data(data, data_dir=Path(data_dir) if data_dir else None, transform=transform)
-    Setup(data=data, transform=transform)
+    folder = Path(data_dir) if data_dir else None
+    check_data(data, data_dir=folder)
+    Setup(data=data, transform=transform)  # before the transform is parsed: not all data take one
+    check_data(data, data_dir=folder, transform=transform)
 
 
 def check_threat(text: str) -> int:
