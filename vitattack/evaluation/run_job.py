@@ -17,6 +17,7 @@ from vitattack.core.files import read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
+from vitattack.evaluation.chance import TRIED, at_chance, chance_doubt
 from vitattack.evaluation.crafting import BatchRunner, read_batch, rows_at_once
 from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, unverified_doubts
 from vitattack.evaluation.provenance import provenance
@@ -100,6 +101,9 @@ def run(
             )
             watch(records, sink.total)
         everything = run_again(victim, attack, job, threat, data, sink, again) if sink.merge() else None
+        if everything is not None and at_chance(everything, victim.num_classes):
+            x, y, _ = read_batch(data, data.rows[:TRIED], victim, device)
+            sink.note({"doubts": [chance_doubt(everything, victim, x, y)]})
         note_leaks(victim, buffers, sink)
         if everything is None:
             return None
