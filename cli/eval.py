@@ -106,7 +106,7 @@ def command(
     named = _check(model, attacks, options, data, given, controls=controls)
     named = _with_effort(named, budget, until)
 
-    from vitattack.attacks.aas.controls import verdicts, with_bases, with_controls
+    from vitattack.attacks.aas.controls import masking_verdicts, with_bases, with_controls
     from vitattack.evaluation.evaluate import evaluate
 
     from .progress.eval_progress import EvaluationScreen
@@ -125,7 +125,7 @@ def command(
         if as_json:
             write(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
     else:
-        remarks = tuple(verdicts(evaluation)) if controls else ()
+        remarks = tuple(masking_verdicts(evaluation)) if controls else ()
         if evaluation.inputs is not None:
             files = (*evaluation.inputs, *([Path(scales)] if scales else []))
             index.note(request, [result.job for result in evaluation.results], files, remarks)

@@ -174,7 +174,7 @@ def test_a_name_of_a_plugin_is_found_without_a_listing_before(monkeypatch: pytes
 )
 def test_mistakes_are_told_before_anything_is_built(text: str, said: str) -> None:
     with pytest.raises(UsageError) as checked:
-        attack_text.check_attack(text)
+        attack_text.check_attack_text(text)
     with pytest.raises(UsageError) as built:
         attack_text.canonical(text)
     assert said in str(checked.value)
@@ -184,15 +184,15 @@ def test_mistakes_are_told_before_anything_is_built(text: str, said: str) -> Non
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "torchattacks"])
 def test_a_check_refuses_the_threats_that_an_attack_is_not_defined_for(name: str) -> None:
     quick = ATTACKS[name].quick
-    attack_text.check_attack(quick)
+    attack_text.check_attack_text(quick)
     for text in ("linf:8/255", "l2:0.5", "spatial"):
         threat = parse_threat(text)
         held = [part for part in ATTACKS if re.search(rf"\b{part}\b(?!=)", quick.partition("(")[2])]
         if all(threat.kind in ATTACKS[part].kinds for part in (name, *held)):
-            attack_text.check_attack(quick, threat)
+            attack_text.check_attack_text(quick, threat)
         else:
             with pytest.raises(WrongThreat, match="is not defined for"):
-                attack_text.check_attack(quick, threat)
+                attack_text.check_attack_text(quick, threat)
 
 
 def test_names_are_checked_without_torch() -> None:

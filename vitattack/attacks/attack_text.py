@@ -66,7 +66,7 @@ def parse_part(text: str, kind: Any, threat: Threat) -> tuple[Any, str]:
     return part, node_text(node)
 
 
-def check_attack(text: str, threat: Threat | None = None) -> None:
+def check_attack_text(text: str, threat: Threat | None = None) -> None:
     """Refuse unknown names and options, values of the wrong type and an unsuitable threat, without building anything."""
     _Checker(text, threat).resolve(Attack)
 

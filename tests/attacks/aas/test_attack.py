@@ -14,7 +14,7 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.attack import AAS
 from vitattack.attacks.aas.climb import LITERAL, Climb
-from vitattack.attacks.aas.controls import verdicts, with_bases, with_controls
+from vitattack.attacks.aas.controls import masking_verdicts, with_bases, with_controls
 from vitattack.attacks.aas.report import referee
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -323,7 +323,7 @@ def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images, mo
         "fp64",
     }
     evaluation = evaluate(model, attacks, **settings)
-    small, large = verdicts(evaluation)
+    small, large = masking_verdicts(evaluation)
     for verdict, text in ((small, asked[1].text), (large, asked[2].text)):
         assert verdict.startswith(text) and "masking" in verdict and "p = " in verdict
         by_text = {r.job.attack: r for r in evaluation.results}

@@ -281,7 +281,7 @@ def test_each_is_refused_in_under_a_second_and_without_torch(tmp_path: Path) -> 
         "    if path == 'attacks':\n"
         "        assert 'torch' not in sys.modules and 'timm' not in sys.modules\n"
         "        from vitattack.attacks import attack_text\n"
-        "        attack_text.check_attack('pgd')\n"
+        "        attack_text.check_attack_text('pgd')\n"
         "        continue\n"
         "    began = time.process_time()\n"
         "    try:\n"

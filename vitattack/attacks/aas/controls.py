@@ -86,7 +86,7 @@ def _restarts(evaluation: Evaluation, result: Result, inner: AttackSyntax) -> At
     return attack_text.wrapped_in("restarts", inner, min(max(2, count), 1000))
 
 
-def verdicts(evaluation: Evaluation) -> list[str]:
+def masking_verdicts(evaluation: Evaluation) -> list[str]:
     """For each AAS run with its controls, whether masking is shown."""
     by_text = {result.job.attack: result for result in evaluation.results}
     lines = []

@@ -51,12 +51,12 @@ def check_attack_options(bench: Benchmark) -> None:
         if attack.published:
             continue
         place = Item(None, attack.line, printable(bench.path))
-        checked(place, partial(attack_text.check_attack, attack.text))
+        checked(place, partial(attack_text.check_attack_text, attack.text))
         for threat in bench.threats:
             if all(covered(bench.skip, model, attack, threat) for model in bench.models):
                 continue
             try:
-                attack_text.check_attack(attack.text, parse_threat(threat))
+                attack_text.check_attack_text(attack.text, parse_threat(threat))
             except WrongThreat as error:
                 reason = str(error).partition(": ")[0]
                 place.refuse(f"{reason}: drop it, or add skip: [{{attacks: {attack.label!r}, threats: {threat!r}}}]")
