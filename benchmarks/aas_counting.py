@@ -17,7 +17,7 @@ from vitattack.attacks.aas.climb import LITERAL, Climb
 from vitattack.attacks.aas.report import referee
 from vitattack.core.rng import SampleRng
 from vitattack.data import load_data
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.zoo.load import load_model
 
 FACTORS = (1.0, 0.5, 0.1, 0.01, 10.0)

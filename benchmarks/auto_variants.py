@@ -14,7 +14,7 @@ from vitattack.attacks.auto.attack import Auto
 from vitattack.attacks.auto.block import AutoStage
 from vitattack.attacks.base import Attack, Crafted, Wrapper
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim

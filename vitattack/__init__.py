@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vitattack.core.errors import VitattackError as VitattackError
     from vitattack.diagnostics.diagnose import Diagnosis as Diagnosis
     from vitattack.diagnostics.diagnose import diagnose as diagnose
-    from vitattack.evaluation.crafter import attack as attack
+    from vitattack.evaluation.callable_attack import attack as attack
     from vitattack.evaluation.evaluate import evaluate as evaluate
     from vitattack.models.victim import Victim as Victim
     from vitattack.records.result import Evaluation as Evaluation
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Imported on first use (PEP 562), so that `import vitattack` and `vitattack --help` load no torch.
 _PUBLIC = {
     "evaluate": "vitattack.evaluation.evaluate",
-    "attack": "vitattack.evaluation.crafter",
+    "attack": "vitattack.evaluation.callable_attack",
     "Evaluation": "vitattack.records.result",
     "diagnose": "vitattack.diagnostics.diagnose",
     "Diagnosis": "vitattack.diagnostics.diagnose",

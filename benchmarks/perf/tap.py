@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from measure import arguments, conditions, interleaved, median, raw_steps, tiny224
 
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
 

@@ -24,8 +24,8 @@ from vitattack.train.data.batch import Batch
 from vitattack.train.data.streams import ShuffledStream
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.training_loop import TrainingLoop
-from vitattack.train.parts import build_parts
 from vitattack.train.recipe import Recipe
+from vitattack.train.recipe_parts import build_parts
 
 EPS, EPOCH = 8 / 255, 50_000
 OBJECTIVES = {

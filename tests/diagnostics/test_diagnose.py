@@ -25,7 +25,7 @@ from vitattack.diagnostics.diagnose import Diagnosis, diagnose
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import KEPT_ROWS, RowStatistics, bin_edges
 from vitattack.models.architectures.small import SMALL
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.victim import Victim
 from vitattack.report import diagnosis as report

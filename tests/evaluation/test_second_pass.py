@@ -22,8 +22,8 @@ from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, next_pass
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
+from vitattack.records.report_section import Run
 from vitattack.records.result import Result
-from vitattack.records.section import Run
 from vitattack.threats.lp import LpBall
 
 QUICK = "auto(k=9, steps=5, long=10)"

@@ -21,9 +21,9 @@ from vitattack.train.data.streams import ShuffledStream
 from vitattack.train.hooks.awp import Awp
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.training_loop import TrainingLoop
-from vitattack.train.parts import build_parts, canonical_recipe
 from vitattack.train.recipe import Recipe
 from vitattack.train.recipe_file import load_recipe, shipped_recipes
+from vitattack.train.recipe_parts import build_parts, canonical_recipe
 from vitattack.train.run_recipe import plan_training
 from vitattack.train.training_plan import measure_plan
 

@@ -19,7 +19,7 @@ from vitattack.attacks.price import Price, PriceQuery, UnknownPrice
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
-from vitattack.records.section import Run, Section
+from vitattack.records.report_section import Run, Section
 from vitattack.threats.lp import LpBall
 
 # Loads calibration images and labels; called only by attacks that learn from them.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from vitattack.attacks.catalogue import ATTACKS, Entry
 from vitattack.records.record import SampleRecord
-from vitattack.records.section import Run, Section
+from vitattack.records.report_section import Run, Section
 
 # AutoAttack's threshold: Square breaking more than this share of all samples casts doubt on the white-box stages.
 SQUARE_SHARE = 0.002

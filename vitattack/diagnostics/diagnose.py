@@ -16,12 +16,12 @@ from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet, restrict_to_classes
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import RowStatistics
-from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.prepare import images_of, preprocessing
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.setup import DEFAULT_MODEL, Setup
-from vitattack.models.attention.map import AttentionLayer, AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.saturation import SATURATED_ROWS, UNDERFLOW_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitattack.attacks.losses.plain import CrossEntropy, Margin
 from vitattack.core.errors import VitattackError
-from vitattack.models.attention.map import AttentionLayer, AttentionMap
+from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
 from vitattack.models.attention.tap import AttentionTap, Seen
 
 IMAGES_AT_ONCE = 8

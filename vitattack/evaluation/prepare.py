@@ -16,8 +16,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.runtime import resolve_device
 from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
-from vitattack.evaluation.crafting import read_batch
-from vitattack.evaluation.inputs import image_files, model_files, perceptual_files
+from vitattack.evaluation.batch_runner import read_batch
+from vitattack.evaluation.files_read import image_files, model_files, perceptual_files
 from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
 from vitattack.models.digest import Fingerprint, fingerprint

@@ -19,7 +19,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.files import json_text, read_json, write_atomically
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
-from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.batch_runner import read_batch
 from vitattack.models.victim import Victim, frozen
 
 FILE = "probe.json"

@@ -17,8 +17,8 @@ from vitattack.core.files import read_json, write_atomically
 from vitattack.core.rng import SampleRng
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
+from vitattack.evaluation.batch_runner import BatchRunner, read_batch, rows_at_once
 from vitattack.evaluation.chance import TRIED, at_chance, chance_doubt
-from vitattack.evaluation.crafting import BatchRunner, read_batch, rows_at_once
 from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, unverified_doubts
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.reuse import keep_or_confirm
@@ -27,8 +27,8 @@ from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, model_digest
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
+from vitattack.records.report_section import Run
 from vitattack.records.result import Result
-from vitattack.records.section import Run
 from vitattack.records.store import Sink, finished
 from vitattack.threats.base import Threat
 

@@ -19,7 +19,7 @@ import torch
 from vitattack.attacks.base import Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
-from vitattack.evaluation.crafting import BatchRunner, read_batch
+from vitattack.evaluation.batch_runner import BatchRunner, read_batch
 from vitattack.models.victim import Victim
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord

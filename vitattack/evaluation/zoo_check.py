@@ -13,7 +13,7 @@ from vitattack.core import files
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import restrict_to_classes
 from vitattack.data.catalogue import DATA_SETS
-from vitattack.evaluation.crafting import read_batch
+from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.prepare import open_images, preprocessing, reported_clean
 from vitattack.models.victim import frozen
 from vitattack.models.weights import cache

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.func import functional_call
 
-from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, broadcast_scales, check_scales
+from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, Per, broadcast_scales, check_scales
 from vitattack.models.attention.sdpa import Sdpa
 from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
 from vitattack.models.base import Attackable

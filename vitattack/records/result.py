@@ -13,7 +13,7 @@ from vitattack.records import stats
 from vitattack.records.eps_curve import optimiser_failures
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Status
-from vitattack.records.section import Section
+from vitattack.records.report_section import Section
 from vitattack.records.stats import Accuracy
 from vitattack.text.syntax import AttackSyntax, first_argument
 

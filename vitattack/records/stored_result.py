@@ -8,8 +8,8 @@ from vitattack.core.files import read_json
 from vitattack.core.versions import other_versions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
+from vitattack.records.report_section import Section
 from vitattack.records.result import Result
-from vitattack.records.section import Section
 
 
 def read_result(root: Path, name: str) -> Result | None:

@@ -10,8 +10,8 @@ from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.user_entries import About, add_entry, check_new_name
 from vitattack.train.objectives.standard import Standard
-from vitattack.train.parts import build_parts
 from vitattack.train.recipe_file import recipe_from_json
+from vitattack.train.recipe_parts import build_parts
 from vitattack.train.run_folder import TrainedRun
 
 

@@ -14,8 +14,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.text import yaml_lines
-from vitattack.train.part_names import check_part_names
 from vitattack.train.recipe import Recipe
+from vitattack.train.recipe_part_names import check_part_names
 
 MAX_BASES = 5
 SUFFIXES = (".yaml", ".yml")

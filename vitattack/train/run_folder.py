@@ -14,9 +14,9 @@ from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
 from vitattack.train.loop.logs import is_row, read_rows
 from vitattack.train.loop.reporter import Row
-from vitattack.train.parts import canonical_recipe
 from vitattack.train.recipe import Recipe
 from vitattack.train.recipe_file import recipe_from_json
+from vitattack.train.recipe_parts import canonical_recipe
 
 SCHEMA = 1  # of result.json
 OUTPUTS = ("result.json", "steps.jsonl", "epochs.jsonl", "epochs.csv", "best.safetensors", "last.safetensors")

@@ -17,7 +17,7 @@ from vitattack.core.runtime import numerics
 from vitattack.evaluation.setup import Setup
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.base import Attackable
-from vitattack.models.zoo.count_figures import ShapesOnly
+from vitattack.models.flops import ShapesOnly
 from vitattack.models.zoo.load import input_size_of
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import Batch, Stream, batch_rng, centre_crop
@@ -31,8 +31,8 @@ from vitattack.train.loop.reporter import Reporter
 from vitattack.train.loop.session import Session
 from vitattack.train.loop.training_loop import TrainingLoop
 from vitattack.train.loop.training_model import build_training_model
-from vitattack.train.parts import Parts, build_parts, canonical_recipe
 from vitattack.train.recipe import Recipe
+from vitattack.train.recipe_parts import Parts, build_parts, canonical_recipe
 from vitattack.train.run_folder import TrainedRun, clear_outputs, finished_run, folder_of, locked_folder
 from vitattack.train.session_options import SessionOptions
 from vitattack.train.training_plan import TrainingPlan, measure_plan

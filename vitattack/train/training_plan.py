@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitattack.core.progress import Counter
+from vitattack.models.flops import count_forward
 from vitattack.models.victim import Victim
-from vitattack.models.zoo.count_figures import count_forward
 from vitattack.train.loop.training_loop import TrainingLoop
 from vitattack.train.loop.training_model import TrainingModel
 

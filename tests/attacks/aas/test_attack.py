@@ -19,9 +19,9 @@ from vitattack.attacks.aas.report import referee
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
+from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.features import eq3_distance, unit_distance
-from vitattack.models.attention.map import AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
 from vitattack.models.passes import counting_passes

@@ -14,8 +14,8 @@ from vitattack import evaluate
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import BLOCK, Auto
 from vitattack.attacks.auto.block import AutoStage
+from vitattack.attacks.auto.model_checks import AGREEMENT, agreement, attention
 from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
-from vitattack.attacks.auto.probes import AGREEMENT, agreement, attention
 from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -191,7 +191,7 @@ class Lying(Attackable):
 def test_what_bfloat16_claims_in_vain_is_searched_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a view that lies about everything the verdicts are those of a search without it."""
     monkeypatch.setattr("vitattack.attacks.auto.block.Half", Lying)
-    monkeypatch.setattr("vitattack.attacks.auto.probes.agreement", lambda *_: 1.0)
+    monkeypatch.setattr("vitattack.attacks.auto.model_checks.agreement", lambda *_: 1.0)
     victim, x = tiny_vit(), toy_pictures(24, seed=5)
     y = victim(x).detach().argmax(1)
     ball, rng = LpBall("linf", 0.004), SampleRng(0, tuple(range(24)))
@@ -203,7 +203,7 @@ def test_what_bfloat16_claims_in_vain_is_searched_again_in_float32(monkeypatch: 
 
 
 def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitattack.attacks.auto.probes.agreement", lambda *_: 1.0)
+    monkeypatch.setattr("vitattack.attacks.auto.model_checks.agreement", lambda *_: 1.0)
     victim, x, y = levels(12)
     seen: list[tuple[str, int]] = []
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.core.errors import UsageError
 from vitattack.models.attention.baked_scales import SCALES, adapters_of, fold_scales, install_scales, scales_of
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.victim import Victim, model_digest
 from vitattack.models.zoo.file_options import FileOptions

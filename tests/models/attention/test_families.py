@@ -16,7 +16,7 @@ from timm.models._registry import _module_to_models
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.victim import Victim, frozen

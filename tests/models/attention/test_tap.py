@@ -16,8 +16,8 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.map import AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionMap
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.victim import Victim, as_victim, frozen

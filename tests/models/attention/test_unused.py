@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.diagnostics.diagnose import diagnose
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim

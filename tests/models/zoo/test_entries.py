@@ -157,7 +157,7 @@ def test_flops_of_a_vit_are_those_of_its_formula() -> None:
 
 
 def test_attention_found_without_values_is_that_of_the_real_model() -> None:
-    from vitattack.models.attention.probe import attention_layers
+    from vitattack.models.attention.layer_detection import attention_layers
 
     for name in ("tiny-vit", "timm:levit_128s.fb_dist_in1k"):
         victim = build_victim(zoo_entries()[name]).eval()

@@ -18,7 +18,7 @@ from vitattack.train.augment.mixup import MixUp
 from vitattack.train.augment.pixels import Erasing, Jitter
 from vitattack.train.augment.randaugment import RandAugment
 from vitattack.train.data.batch import BatchRng, Shard, batch_rng
-from vitattack.train.part_names import AUGMENTATIONS
+from vitattack.train.recipe_part_names import AUGMENTATIONS
 
 Y = torch.arange(12) % 10
 

@@ -17,11 +17,11 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.attention.baked_scales import scales_of
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim
 from vitattack.threats.base import parse_threat
-from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
+from vitattack.train import recipe_parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.data.batch import Batch
 from vitattack.train.hooks.aas_at import AasAt, AttentionScales, LearnedScales
 from vitattack.train.hooks.base import Hook, RunState

@@ -13,7 +13,7 @@ from vitattack.core.errors import UsageError
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.victim import Victim
 from vitattack.threats.base import parse_threat
-from vitattack.train import parts as words  # noqa: F401  - makes the words of recipes known
+from vitattack.train import recipe_parts as words  # noqa: F401  - makes the words of recipes known
 from vitattack.train.data.batch import Shard, batch_rng
 from vitattack.train.hooks.ard_prm import Ard, MaskingPatches, Prm, gated, patch_mask
 from vitattack.train.objectives.base import Objective

@@ -12,7 +12,7 @@ from tests.train.small_runs import affine, run_state
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.lp import LpBall
-from vitattack.train import parts  # noqa: F401  # registers the kinds
+from vitattack.train import recipe_parts  # noqa: F401  # registers the kinds
 from vitattack.train.hooks.base import CraftedBatch, Hook
 from vitattack.train.hooks.ema import Ema
 from vitattack.train.hooks.eps_warmup import EpsWarmup

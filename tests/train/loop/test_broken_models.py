@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from tests.train.small_runs import KillAt, Killed, run, small
 from vitattack.core.errors import VitattackError
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 from vitattack.train.data.batch import Batch

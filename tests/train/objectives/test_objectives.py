@@ -13,7 +13,7 @@ from tests.train.small_runs import affine
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.lp import LpBall
-from vitattack.train import parts  # noqa: F401  # registers the kinds
+from vitattack.train import recipe_parts  # noqa: F401  # registers the kinds
 from vitattack.train.data.batch import batch_rng
 from vitattack.train.objectives.base import Objective
 

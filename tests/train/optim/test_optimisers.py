@@ -11,7 +11,7 @@ from torch import nn
 from tests.conftest import tiny_vit
 from vitattack.core.errors import UsageError
 from vitattack.models.attention.baked_scales import install_scales, scales_of
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.train.optim.optimisers import AdamW, Lion, Sgd
 from vitattack.train.optim.parameter_groups import parameter_groups
 from vitattack.train.optim.rate_schedules import ConstantRate, CosineRate, OneCycleRate, StepDecay

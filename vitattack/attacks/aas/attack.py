@@ -32,13 +32,13 @@ from vitattack.attacks.losses.base import is_correct, is_fooled
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.map import AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionMap
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.views import Alone, BackwardOnly, LogitScaled
-from vitattack.records.section import Run, Section
+from vitattack.records.report_section import Run, Section
 from vitattack.threats.lp import LpBall
 
 

@@ -18,8 +18,8 @@ from vitattack.attacks.aas.scale_search import Per, ScaleSearch, ScaleSet, ones_
 from vitattack.attacks.losses.base import best_wrong, of_class
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
+from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.features import Tap, block_features, eq3_distance, tapped_modules, unit_distance
-from vitattack.models.attention.map import AttentionMap
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim, frozen
 

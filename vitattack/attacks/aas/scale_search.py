@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.map import AttentionMap
+from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.victim import Victim
 
 Per = Literal["layer", "head"]

@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor
 
 from vitattack.attacks import stages
-from vitattack.attacks.auto import probes
+from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.block import STAGE_OVERHEAD, AutoStage, BlockSettings, SampleBlock
 from vitattack.attacks.auto.numbering import MOST, NAMES, STAGES, TAIL
@@ -33,7 +33,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
-from vitattack.records.section import Run, Section
+from vitattack.records.report_section import Run, Section
 from vitattack.threats.lp import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked against each other: the unit of resume and of sharding
@@ -115,7 +115,9 @@ class Auto(InBall):
         return replace(self, chunk=size)
 
     def in_half(self) -> Auto:
-        self.check_budget(2 * self.opening[0].dearest(self.ball) + self.tail.dearest(self.ball) + LOOKS + probes.PASSES)
+        self.check_budget(
+            2 * self.opening[0].dearest(self.ball) + self.tail.dearest(self.ball) + LOOKS + model_checks.PASSES
+        )
         return replace(self, half=True)
 
     def check_budget(self, least: int) -> None:

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitattack.attacks.auto import probes
+from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.numbering import TAIL
 from vitattack.attacks.base import Attack, blank_search
 from vitattack.attacks.compose import confirmed
 from vitattack.attacks.price import PassesPerImage, PriceQuery
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.map import AttentionMap
+from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
@@ -69,18 +69,18 @@ class SampleBlock:
     def probe(self) -> None:
         """Probe the model on the first images: saturation of the attention, and agreement of bfloat16 gradients."""
         x, y, first = self.x[:WATCHED], self.y[:WATCHED], slice(0, WATCHED)
-        self.layers, self.saturated = probes.attention(self.victim, x)
+        self.layers, self.saturated = model_checks.attention(self.victim, x)
         self.evidence["saturated"] = torch.full_like(self.evidence["fooled"], self.saturated)
         self.evidence["forwards"][:1] += 1
         self.evidence["forwards"][first] += len(self.layers) > 0
         if self.settings.half:
             half = Half(self.victim)
             rng = self.rng[torch.arange(len(x))].child("agreement")
-            agreement = probes.agreement(self.victim, half, self.settings.ball, x, y, rng)
+            agreement = model_checks.agreement(self.victim, half, self.settings.ball, x, y, rng)
             self.evidence["agreement"] = torch.full_like(self.evidence["margin"], agreement)
             for passes in ("forwards", "backwards"):
-                self.evidence[passes][first] += probes.PASSES // 2
-            self.half = half if agreement >= probes.AGREEMENT else None
+                self.evidence[passes][first] += model_checks.PASSES // 2
+            self.half = half if agreement >= model_checks.AGREEMENT else None
 
     @property
     def spent(self) -> int:

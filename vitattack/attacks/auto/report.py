@@ -11,8 +11,8 @@ from vitattack.attacks.auto.numbering import MOST, NAMES, PROBE, STAGES
 from vitattack.attacks.base import BLIND_SHARE
 from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
+from vitattack.records.report_section import Run, Section
 from vitattack.records.result import label
-from vitattack.records.section import Run, Section
 
 # Passes at which survivors are counted; among them one short ascent, the price of PMA, AttackBench's cap, and AutoAttack's.
 LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)

@@ -14,8 +14,8 @@ from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
+from vitattack.records.report_section import Run, Section
 from vitattack.records.result import label
-from vitattack.records.section import Run, Section
 
 
 @dataclass(frozen=True)

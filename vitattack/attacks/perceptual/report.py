@@ -8,8 +8,8 @@ from statistics import fmean
 
 from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
+from vitattack.records.report_section import Run, Section
 from vitattack.records.result import label
-from vitattack.records.section import Run, Section
 
 TITLE = "mean differences between fooled images and their originals"
 COLUMNS = ("attack", "threat", "fooled", "l2", "linf", "SSIM", "LPIPS")

@@ -20,7 +20,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
-from vitattack.records.section import Run, Section
+from vitattack.records.report_section import Run, Section
 from vitattack.threats.spatial import NAMES, Spatial, transform, transforms
 
 # Most transforms tried before fooled images leave; waves double, so a fooled image at most doubles its cost.

@@ -9,8 +9,8 @@ from typing import Any
 
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
+from vitattack.records.report_section import Run, Section
 from vitattack.records.result import Result, label
-from vitattack.records.section import Run, Section
 from vitattack.records.stats import Accuracy
 
 

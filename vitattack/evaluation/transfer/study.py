@@ -28,7 +28,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.core.runtime import numerics, resolve_device
 from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
-from vitattack.evaluation.crafting import BatchRunner, MemoryBackoff, read_batch, rows_at_once
+from vitattack.evaluation.batch_runner import BatchRunner, MemoryBackoff, read_batch, rows_at_once
 from vitattack.evaluation.doubts import model_doubts
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.listener import EvaluationListener

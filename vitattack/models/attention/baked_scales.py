@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
-from vitattack.models.attention.map import AttentionMap, Per
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionMap, Per
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.projections import query_rows
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import frozen

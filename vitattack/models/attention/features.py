@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.attention.map import AttentionMap
+from vitattack.models.attention.attention_map import AttentionMap
 
 Tap = Literal["block", "attention", "cls"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from vitattack.models.attention.map import AttentionMap, Per, check_scales
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionMap, Per, check_scales
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim, View
 

@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitattack.core.errors import VitattackError
-from vitattack.models.attention.map import AttentionLayer, AttentionMap, Per, Place, broadcast_scales, check_scales
+from vitattack.models.attention.attention_map import (
+    AttentionLayer,
+    AttentionMap,
+    Per,
+    Place,
+    broadcast_scales,
+    check_scales,
+)
 from vitattack.models.attention.scores import (
     ADDITIONS,
     BOTTOMLESS,

@@ -16,6 +16,7 @@ from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable, without_secrets
 from vitattack.models.architectures.build import build_architecture
+from vitattack.models.flops import count_forward
 from vitattack.models.normalise import Normaliser, parse_normaliser
 from vitattack.models.victim import Victim, check_forward
 from vitattack.models.weights import hub
@@ -59,8 +60,6 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
 
 def _with_size(loaded: LoadedModel) -> dict[str, Any]:
     """The record of a model whose size is not known yet, with its parameters and the FLOPs of one image."""
-    from vitattack.models.zoo.count_figures import count_forward
-
     record = {**loaded.record, "parameters": sum(p.numel() for p in loaded.victim.parameters())}
     with suppress(Exception):  # not every model runs on shapes alone
         record["flops"] = count_forward(loaded.victim)[0]

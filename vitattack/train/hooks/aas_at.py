@@ -19,9 +19,9 @@ from vitattack.attacks.aas.scale_search import Per, shape_of
 from vitattack.attacks.losses.base import is_correct
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.baked_scales import fold_scales, install_scales, scales_of
-from vitattack.models.attention.map import AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen

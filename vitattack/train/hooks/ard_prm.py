@@ -17,7 +17,7 @@ from vitattack.attacks.base import Attack
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.base import Attackable
 from vitattack.train.hooks.base import Hook, RunState
 from vitattack.train.objectives.base import Objective

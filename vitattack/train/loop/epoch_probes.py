@@ -15,8 +15,8 @@ from vitattack.attacks.gradient.variants import fgsm_rs, pgd
 from vitattack.attacks.losses.base import is_correct
 from vitattack.core.progress import Counter
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.map import AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionMap
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.projections import query_and_key_weights
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.base import Attackable

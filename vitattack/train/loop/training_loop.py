@@ -21,7 +21,7 @@ from vitattack.train.loop.early_stop import AGAINST_NAN, TrainingStopped
 from vitattack.train.loop.reporter import Row
 from vitattack.train.objectives.base import Objective
 from vitattack.train.objectives.shared_forward import batch_statistics
-from vitattack.train.parts import Parts
+from vitattack.train.recipe_parts import Parts
 
 
 class Observer:

@@ -9,8 +9,8 @@ from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import HeavyBall
 from vitattack.attacks.losses.base import logit_margin
 from vitattack.core.rng import SampleRng
-from vitattack.models.attention.map import AttentionMap
-from vitattack.models.attention.probe import attention_layers
+from vitattack.models.attention.attention_map import AttentionMap
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.saturation import SATURATED_GAP, SATURATED_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.base import Attackable

@@ -1,4 +1,4 @@
-"""The probe: one forward that follows every softmax output to its use and so finds those that are attention."""
+"""Trace of one forward: every softmax output is labelled and followed to its use."""
 
 from __future__ import annotations
 
@@ -11,124 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitattack.models.attention.attention_map import AttentionLayer, Place
 from vitattack.models.attention.layer_shape import block_of, heads_of
-from vitattack.models.attention.map import AttentionLayer, AttentionMap, Place
 from vitattack.models.attention.scores import MAPS, PRODUCTS, VIEWS, Trail, added_mask, viewed
 from vitattack.models.attention.tap import SoftmaxMode
-from vitattack.models.base import Attackable
-from vitattack.models.victim import frozen
 
 MULTIPLICATIONS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__"}
 # The logits of a gate are a map of the tensor it weighs, just before the softmax; a few maps back is far enough.
 RECENT_MAPS = 8
 
 
-def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
-    """Find the attention softmaxes of a model in call order, from one forward of the first image of x.
-
-    A softmax is attention if its output, dropout aside, is multiplied with values over the axis it normalised. Weights
-    of branches (split attention, selective kernels) sum over a front axis, and the weights of a global context are a
-    linear map of the tensor they weigh: both are ignored, like class probabilities.
-    """
-    modules = dict(victim.named_modules())
-    probe, unused = _probed(victim, x[:1], modules)
-    layers: list[AttentionLayer] = []
-    ignored: list[tuple[str, str]] = []
-    calls: list[int | None] = []
-    places: set[Place] = set()
-    for number, call in enumerate(probe.calls):
-        if number in unused and call.kind is not None:
-            call.kind, call.reason = None, "unused: it never reaches the logits"
-        if call.kind is None:
-            calls.append(None)
-            ignored.append((call.stack[-1], call.reason))
-            continue
-        calls.append(len(layers))
-        layers.append(probe.layer(call, len(layers)))
-        places |= call.places
-    name = (isinstance(victim, Attackable) and victim.name) or type(victim).__name__
-    return AttentionMap(name, tuple(layers), tuple(ignored), tuple(calls), frozenset(places))
-
-
-def _probed(victim: nn.Module, x: Tensor, modules: Mapping[str, nn.Module]) -> tuple[_Probe, set[int]]:
-    """The probe after its forward, and the calls that have no path to the logits.
-
-    Autograd follows the paths, without a backward. Where it finds none, the model may have cut its graph: a softmax is
-    unused only if the logits stay the same to the bit with its output set to zero.
-    """
-    probe = _Probe(modules, len(x))
-    before = {id(value) for module in modules.values() for value in vars(module).values() if isinstance(value, Tensor)}
-    try:
-        with frozen(victim), torch.enable_grad(), probe.hooked(), probe:
-            logits = victim(x)
-    except (RuntimeError, TypeError):  # a model that cannot run under autograd
-        probe = _Probe(modules, len(x))
-        with frozen(victim), torch.no_grad(), probe.hooked(), probe:
-            logits = victim(x)
-    reached = _leaves(logits) if isinstance(logits, Tensor) else {id(mark) for mark in probe.marks}
-    for module in modules.values():  # what a model keeps of its forward must not keep the graph, which cannot be copied
-        for name, value in list(vars(module).items()):
-            if id(value) not in before:
-                vars(module)[name] = _without_graph(value)
-    suspects = [call for call, mark in enumerate(probe.marks) if id(mark) not in reached and probe.calls[call].kind]
-    if not suspects:
-        return probe, set()
-    with frozen(victim), torch.no_grad(), _Silenced(set()):
-        plain = victim(x)
-
-    def without(calls: set[int]) -> bool:
-        with frozen(victim), torch.no_grad(), _Silenced(calls):
-            return torch.equal(victim(x), plain)
-
-    return probe, set(suspects) if without(set(suspects)) else {call for call in suspects if without({call})}
-
-
-def _without_graph(value: Any, depth: int = 3) -> Any:
-    """The value with its tensors detached from autograd's graph; lists and dicts are changed in place."""
-    if isinstance(value, Tensor):
-        return value.detach() if value.grad_fn is not None else value
-    if depth == 0:
-        return value
-    if type(value) is list:
-        value[:] = [_without_graph(item, depth - 1) for item in value]
-    elif type(value) is dict:
-        for key, item in value.items():
-            value[key] = _without_graph(item, depth - 1)
-    elif type(value) is tuple:
-        return tuple(_without_graph(item, depth - 1) for item in value)
-    return value
-
-
-def _leaves(logits: Tensor) -> set[int]:
-    """Ids of the leaves of autograd's graph of some logits."""
-    found: set[int] = set()
-    seen: set[Any] = set()
-    ahead: list[Any] = [logits.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):  # AccumulateGrad
-            found.add(id(node.variable))
-        ahead += [following for following, _ in node.next_functions]
-    return found
-
-
-class _Silenced(SoftmaxMode):
-    """The model with the outputs of some softmaxes set to zero."""
-
-    def __init__(self, calls: set[int]) -> None:
-        super().__init__()
-        self._calls = calls
-
-    def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        out: Tensor = func(*args, **kwargs)
-        return torch.zeros_like(out) if call in self._calls else out
-
-
 @dataclass
-class _Call:
+class SoftmaxCall:
     """One softmax of the probing forward."""
 
     stack: list[str]
@@ -142,14 +36,14 @@ class _Call:
     temperature: Tensor | None = None
 
 
-class _Probe(SoftmaxMode):
+class SoftmaxTrace(SoftmaxMode):
     """Labels every softmax output with positions along its axis and follows the labels to the product with values."""
 
     def __init__(self, modules: Mapping[str, nn.Module], batch: int) -> None:
         super().__init__()
         self._modules, self._batch = modules, batch
         self._stack: list[str] = []
-        self.calls: list[_Call] = []
+        self.calls: list[SoftmaxCall] = []
         self.marks: list[Tensor] = []  # per softmax a leaf of autograd's graph that its output depends on
         self._labels: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
         self._weighed: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
@@ -181,12 +75,12 @@ class _Probe(SoftmaxMode):
         if name != "softmax":
             q, k = (args[n] if len(args) > n else kwargs[key] for n, key in enumerate(("query", "key")))
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            seen = _Call([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
+            seen = SoftmaxCall([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
             self._describe(seen, mask)
         else:
             z = args[0] if args else kwargs["input"]
             axis = args[1] if len(args) > 1 else kwargs.get("dim", -1)
-            seen = _Call([*self._stack], tuple(z.shape), axis % z.dim(), False, None)
+            seen = SoftmaxCall([*self._stack], tuple(z.shape), axis % z.dim(), False, None)
             self._describe(seen, z)
             storage = z.untyped_storage().data_ptr()
             seen.gated = next(
@@ -210,7 +104,7 @@ class _Probe(SoftmaxMode):
         self._temperatures.clear()
         return out
 
-    def _describe(self, seen: _Call, scores: Tensor | None) -> None:
+    def _describe(self, seen: SoftmaxCall, scores: Tensor | None) -> None:
         trace = self._trail.of(scores)
         if trace is not None and trace.addition is not None:
             seen.places.add(trace.addition)
@@ -317,7 +211,7 @@ class _Probe(SoftmaxMode):
         if before is not None:
             self._temperatures[id(out)] = (out, before)
 
-    def layer(self, call: _Call, number: int) -> AttentionLayer:
+    def layer(self, call: SoftmaxCall, number: int) -> AttentionLayer:
         """Describe the layer of a call that was confirmed as attention."""
         name = call.stack[-1]
         heads, head_axis = heads_of(self._modules[name], call.shape, self._batch)

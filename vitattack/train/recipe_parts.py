@@ -14,8 +14,8 @@ from vitattack.train.hooks.base import Hook
 from vitattack.train.objectives.base import Objective
 from vitattack.train.optim.optimisers import OptimiserFactory
 from vitattack.train.optim.rate_schedules import RateSchedule
-from vitattack.train.part_names import AUGMENTATIONS, HOOKS, OBJECTIVES, OPTIMISERS, RATE_SCHEDULES
 from vitattack.train.recipe import Recipe
+from vitattack.train.recipe_part_names import AUGMENTATIONS, HOOKS, OBJECTIVES, OPTIMISERS, RATE_SCHEDULES
 
 attack_text.KINDS.update(
     {
