@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 MODELS = ("tiny-vit", "tiny-vit-standard", "tiny-cnn-standard", "tiny-vit-aas", "tiny-vit-saturated")
 LINF, L2, SPATIAL = "linf:8/255", "l2:0.5", "spatial"
+# Budgets that leave some images of the small transformer standing.
+SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", SPATIAL: "spatial:1px,2deg"}
 
 # Old text -> new text, wherever it stands as a whole word in an attack text, a model id, an evidence key or an output:
 # "pgd(preset=s003)" -> "pgd(preset=bhojanapalli2021)". Cases and stored records are read through this table.
@@ -47,6 +49,17 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Crafting:
+    """A call of `vitattack.attack` on a small transformer: the digest of every pixel it makes."""
+
+    name: str
+    attack: str
+    threat: str
+    needs: str | None = None
+    unsteady: tuple[str, ...] = ("result.pixels", "result.evidence.*")
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """A call of `vitattack.diagnose`."""
 
@@ -76,8 +89,9 @@ class Training:
     unsteady: tuple[str, ...] = ()
 
 
-Case = Evaluation | Diagnosis | Command | Training
+Case = Evaluation | Crafting | Diagnosis | Command | Training
 
+GIVEN = "given(pgd(steps=3), scales=(({}),))"  # a factor for every attention layer of the model
 # The quick text of every registered attack, once.
 QUICK = {
     "aas": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4)",
@@ -100,7 +114,7 @@ QUICK = {
     "fp64": "fp64(pgd(steps=3))",
     "gama": "gama(steps=4)",
     "gaussian": "gaussian(tries=3)",
-    "given": "given(pgd(steps=3), scales=((0.5, 0.2, 0.5, 0.2, 0.5, 0.2),))",
+    "given": GIVEN.format("0.5, 0.2, 0.5, 0.2, 0.5, 0.2"),
     "md": "md(steps=4)",
     "mifpe": "mifpe(steps=3)",
     "mim": "mim(steps=3)",
@@ -124,6 +138,8 @@ QUICK = {
 ONLY_L2 = ("cw_l2",)
 ONLY_SPATIAL = ("spatial", "spatial_random")
 NEEDS = {"autoattack_ref": "pyautoattack", "torchattacks": "torchattacks"}
+# Attacks that learn from other images, which a call on bare images has none of.
+LEARN = ("aas", "aas_literal", "random_scales", "scale_search")
 # Attacks that hold others, around spatial ones.
 AROUND_SPATIAL = {
     "perceptual": "perceptual(spatial_random(k=3), lpips=False)",
@@ -166,14 +182,20 @@ OPTIONS = {
     "targets-random": "targets(pgd(steps=3), k=2, which=random, loss=dlr)",
     "square-few": "square(queries=12)",
     "square-rescale": "square(queries=60, rescale=True)",
-    "scale-backward": "scale(0.5, pgd(steps=3), mode=backward_only)",
-    "aas-heads": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, per=head, include_logits=True)",
-    "aas-lpips": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, objective=lpips, tap=attention)",
-    "aas-margin": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, objective=margin, optimiser=sign)",
     "auto-passes": "auto(steps=2, k=2, long=4, passes=60)",
     "auto-until": "auto(steps=2, k=2, long=4, until=converged)",
     "spatial-grid": "spatial(shifts=3, angles=3, full_grid=True)",
     "autoattack-plus": "autoattack(version=plus, steps=3, queries=5)",
+}
+# Attacks through attention, and some of their options.
+THROUGH_ATTENTION = {
+    **{name: QUICK[name] for name in ("aas", "aas_literal", "random_scales", "scale", "given")},
+    "scale_search": "scale_search(pgd(steps=3), calibration=16, grid=(1.0, 0.5, 0.3))",
+    "scale-backward": "scale(0.5, pgd(steps=3), mode=backward_only)",
+    "aas-heads": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, per=head, include_logits=True)",
+    "aas-lpips": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, objective=lpips, tap=attention)",
+    "aas-margin": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, objective=margin, optimiser=sign)",
+    "gama": "aas(gama(steps=4), restarts=2, steps=2, batch=4, calibration=4, keep=1)",
 }
 
 # Attacks as they are run by default.
@@ -286,6 +308,26 @@ def quick() -> Iterator[Case]:
         yield Evaluation(f"quick/spatial/{name}", text, SPATIAL)
 
 
+def crafted() -> Iterator[Case]:
+    for name, text in QUICK.items():
+        if name in LEARN:
+            continue
+        text = GIVEN.format("0.3, 0.2") if name == "given" else text
+        threats = (SPATIAL,) if name in ONLY_SPATIAL else (L2,) if name in ONLY_L2 else (LINF, L2)
+        for threat in threats:
+            budget = threat if name == "cw_l2" else SMALLER[threat]  # in so few steps it finds nothing nearer
+            yield Crafting(f"craft/{threat.partition(':')[0]}/{name}", text, budget, NEEDS.get(name))
+    for name, text in AROUND_SPATIAL.items():
+        yield Crafting(f"craft/spatial/{name}", text, SMALLER[SPATIAL])
+
+
+def saturated() -> Iterator[Case]:
+    """Where looking through scaled attention finds what the plain model's gradients miss."""
+    for name, text in THROUGH_ATTENTION.items():
+        for threat in (LINF, L2):
+            yield Evaluation(f"saturated/{threat.partition(':')[0]}/{name}", text, threat, "tiny-vit-saturated")
+
+
 def options() -> Iterator[Case]:
     for name, text in OPTIONS.items():
         yield Evaluation(f"option/{name}", text, SPATIAL if name.startswith("spatial") else LINF)
@@ -335,11 +377,12 @@ def trainings() -> Iterator[Case]:
 
 
 CASES: dict[str, Case] = {
-    case.name: case for group in (quick, options, defaults, commands, trainings) for case in group()
+    case.name: case for group in (quick, crafted, saturated, options, defaults, commands, trainings) for case in group()
 }
 
 # A spread over families that takes under half a minute on one core; the rest is marked slow.
 FAST = (
+    *(name for name in CASES if name.startswith("craft/")),
     "quick/linf/fgsm",
     "quick/linf/pgd",
     "quick/l2/pgd",

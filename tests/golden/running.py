@@ -15,9 +15,10 @@ from typing import Any
 
 import vitattack
 
-from .cases import Case, Command, Diagnosis, Evaluation, Training
+from .cases import Case, Command, Crafting, Diagnosis, Evaluation, Training
 from .renaming import renamed
-from .storing import Record, digest_of_weights
+from .storing import Record, digest_of, digest_of_weights, one_thread
+from .toy import toy
 
 # Times, paths, keys, versions, and digests of files that hold words beside their tensors.
 DROPPED = frozenset({"seconds", "hours", "run", "folder", "file", "provenance", "sha256", "weights", "key"})
@@ -25,7 +26,9 @@ DROPPED = frozenset({"seconds", "hours", "run", "folder", "file", "provenance", 
 
 def missing(case: Case) -> str | None:
     """The package a case needs and this machine lacks."""
-    needs = "accelerate" if isinstance(case, Training) else case.needs if isinstance(case, Evaluation) else None
+    needs = (
+        "accelerate" if isinstance(case, Training) else case.needs if isinstance(case, Evaluation | Crafting) else None
+    )
     return needs if needs and find_spec(needs) is None else None
 
 
@@ -34,6 +37,8 @@ def run(case: Case) -> Record:
         out = Path(name)
         if isinstance(case, Evaluation):
             return _evaluate(case, out)
+        if isinstance(case, Crafting):
+            return _craft(case)
         if isinstance(case, Diagnosis):
             return Record((), {"result": stripped(_diagnose(case))})
         return _command(case, out) if isinstance(case, Command) else _train(case, out)
@@ -63,6 +68,22 @@ def _evaluate(case: Evaluation, out: Path) -> Record:
         known = folder / "learned.json"
         learned.append(stripped(json.loads(known.read_text())) if known.exists() else None)
     return Record(tuple(samples), {"counts": counts, "learned": learned, "result": stripped(content)})
+
+
+def _craft(case: Crafting) -> Record:
+    model, x, y = toy()
+    with one_thread():
+        done = vitattack.attack(renamed(case.attack), threat=renamed(case.threat))(model, x, y)
+        predicted = model(done.x_adv).argmax(1)
+    content = {
+        "schema": 1,
+        "labels": ",".join(map(str, y.tolist())),
+        "fooled": int((predicted != y).sum()),
+        "moved": int((done.x_adv != x).flatten(1).any(1).sum()),
+        "pixels": digest_of(done.x_adv),
+        "evidence": {name: digest_of(rows) for name, rows in sorted(done.evidence.items())},
+    }
+    return Record((), {"result": content})
 
 
 def _diagnose(case: Diagnosis) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -76,9 +78,7 @@ def read_environment(folder: Path) -> Environment | None:
 
 def _digest_of_arithmetic() -> str:
     """Logits and input gradients of a fixed transformer block and convolution on one thread, in fp32 and bf16."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             stem = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.GELU(), nn.Conv2d(32, 128, 3, 2, 1))
@@ -98,12 +98,27 @@ def _digest_of_arithmetic() -> str:
             for tensor in (logits, gradient):
                 found.update(_bytes(tensor))
         return found.hexdigest()[:16]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums do not depend on the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def digest_of(tensor: Tensor) -> str:
+    """Type, shape and values."""
+    about = f"{tensor.dtype} {tuple(tensor.shape)}\n".encode()
+    return hashlib.sha256(about + _bytes(tensor)).hexdigest()[:16]
 
 
 def digest_of_weights(path: Path) -> str:
@@ -112,8 +127,7 @@ def digest_of_weights(path: Path) -> str:
 
     found = hashlib.sha256()
     for name, tensor in sorted(load_file(path).items()):
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        found.update(_bytes(tensor.reshape(-1)))
+        found.update(f"{name} {digest_of(tensor)}\n".encode())
     return found.hexdigest()
 
 

@@ -22,6 +22,12 @@ every_case = pytest.mark.parametrize("name", CASES)
 EVALUATIONS = [name for name, case in CASES.items() if isinstance(case, Evaluation)]
 every_evaluation = pytest.mark.parametrize("name", EVALUATIONS)
 PGD = "quick/linf/pgd"
+DIGESTS = (
+    ("train/trades-tiny", "digests"),
+    ("train/aas-at-tiny", "digests"),
+    ("bench/demo", "jobs"),
+    ("craft/linf/gama", "evidence"),
+)
 
 
 def stored(name: str) -> Record:
@@ -155,13 +161,44 @@ def test_on_another_machine_outputs_are_still_compared(name: str) -> None:
     assert outcome(name, record, same=False) == DIFFERENT
 
 
+def part(record: Record, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = record.content.get(key) or record.content["result"][key]
+    return found
+
+
 def test_digests_are_seen() -> None:
-    for name, key in (("train/trades-tiny", "digests"), ("train/aas-at-tiny", "digests"), ("bench/demo", "jobs")):
-        for text in stored(name).content[key]:
+    for name, key in DIGESTS:
+        for text in part(stored(name), key):
             record = stored(name)
-            record.content[key][text] = "0" * 64
+            part(record, key)[text] = "0" * 64
             assert outcome(name, record) == DIFFERENT
             assert outcome(name, record, same=False) == EQUAL
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("craft/")])
+def test_other_pixels_are_seen(name: str) -> None:
+    record = stored(name)
+    result = record.content["result"]
+    assert result["moved"] > 0
+    result["pixels"] = "0" * 16
+    assert outcome(name, record) == DIFFERENT
+    assert outcome(name, record, same=False) == EQUAL
+    result["fooled"] += 3
+    assert outcome(name, record, same=False) == DIFFERENT
+
+
+def test_wrapping_an_attack_changes_its_pixels() -> None:
+    """So that a wrapper that did nothing would be seen."""
+    for ball in ("linf", "l2"):
+        alone = stored(f"craft/{ball}/pgd").content["result"]["pixels"]
+        for name in ("worst", "restarts", "targets", "transfer", "scale", "given", "eot", "fp64"):
+            assert stored(f"craft/{ball}/{name}").content["result"]["pixels"] != alone, name
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("saturated/")])
+def test_scaled_attention_breaks_what_the_plain_attack_does_not(name: str) -> None:
+    rows = [json.loads(line) for line in stored(name).samples]
+    assert any(row["status"] == "fooled" and row["evidence"]["stage"] > 0 for row in rows)
 
 
 def test_renamed_texts_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
