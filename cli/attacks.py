@@ -32,9 +32,13 @@ def list_attacks(as_json: bool, form: str, quiet: bool) -> None:
 @output_options
 def attack_info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """Describe one attack: its options with their defaults and choices, and its passes per robust sample."""
-    from vitattack.report.attacks import attack_description
+    from vitattack.attacks.catalogue import check_attack_name
 
     from .output import show
+
+    check_attack_name(name)
+
+    from vitattack.report.attacks import attack_description  # torch
 
     table, content = attack_description(name)
     show(table, content, "json" if as_json else form)

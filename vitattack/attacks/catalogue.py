@@ -113,9 +113,14 @@ def check_attack_names(text: str) -> AttackSyntax:
     return syntax
 
 
+def check_attack_name(name: str) -> None:
+    """Refuse a name that no attack has, without importing any."""
+    if name not in ATTACKS:
+        raise UsageError(did_you_mean(ATTACKS.kind, name, ATTACKS, ATTACKS.renamed))
+
+
 def _check(node: Call) -> None:
-    if node.name not in ATTACKS:
-        raise UsageError(did_you_mean(ATTACKS.kind, node.name, ATTACKS, ATTACKS.renamed))
+    check_attack_name(node.name)
     if any(node.name in names for names in BUILT_IN.values()):  # their positional arguments that are calls are attacks
         for part in node.args:
             if isinstance(part, Call):
