@@ -51,7 +51,7 @@ def test_settings_hold_every_field_and_are_the_same_in_every_process(name: str) 
     from vitattack.attacks.settings import resolved_settings
 
     text = ATTACKS[name].quick or name
-    one, two = (resolved_settings(attack_text.example(text).attack) for _ in range(2))
+    one, two = (resolved_settings(attack_text.example_attack(text).attack) for _ in range(2))
     assert one == two and " at 0x" not in one
     assert "eps=" in one or "shift=" in one
 

@@ -303,7 +303,7 @@ def test_a_file_with_classes_and_an_adapter(tmp_path: Path) -> None:
         assert torch.equal(victim(x), model.eval()((x - 0.5) / 0.5))
     for change, message in (
         ({"adapter": "normalizer"}, "unknown adapter 'normalizer': did you mean normaliser"),
-        ({"normalize": "imagenet"}, "normalises with 0.mean or std 0.5, 0.5, 0.5, which is not what is declared"),
+        ({"normalize": "imagenet"}, "normalises with 0.mean or std 0.5, 0.5, 0.5, which is not the declared one"),
         ({"arch_kwargs": {"depth": 1, "num_classes": 8}}, "--num-classes says 7, --arch-kwargs 8: give one of them"),
         ({"num_classes": 8}, "does not fit the architecture: head"),
     ):

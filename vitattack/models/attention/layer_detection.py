@@ -63,7 +63,7 @@ def _probed(victim: nn.Module, x: Tensor, modules: Mapping[str, nn.Module]) -> t
             if id(value) not in before:
                 vars(module)[name] = _without_graph(value)
     suspects = [call for call, mark in enumerate(probe.marks) if id(mark) not in reached and probe.calls[call].kind]
-    if not suspects:
+    if not suspects or any(weight.is_meta for weight in victim.parameters()):  # shapes alone say nothing of paths
         return probe, set()
     with frozen(victim), torch.no_grad(), _Silenced(set()):
         plain = victim(x)
