@@ -1,4 +1,6 @@
-"""Hashes of files, remembered in the cache folder while path, size, modification time and inode stay the same.
+"""Hashes of files, remembered in the cache folder while path, size, times and inode stay the same.
+
+The time of the last change (ctime) is among them: unlike the modification time, nothing can set it back.
 
 Each file has a note of its own, replaced atomically, so concurrent processes need no lock. As in git, a note is not
 written for a file modified within the last two seconds: a later change might carry the same timestamp.
@@ -9,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from vitattack.core.errors import UsageError
@@ -27,13 +30,18 @@ class FileState:
     path: str
     size: int
     mtime_ns: int
+    ctime_ns: int
     inode: int
 
     @classmethod
     def of(cls, path: Path) -> FileState:
         """The present state of a file; symbolic links are followed."""
         status = path.stat()
-        return cls(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+        return cls(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def settled_at(self, now_ns: int) -> bool:
+        """Whether the last change is long enough ago that another would show in the times."""
+        return now_ns - max(self.mtime_ns, self.ctime_ns) > SETTLED_AFTER_NS
 
 
 def remembered_sha256(path: Path) -> str:
@@ -47,10 +55,32 @@ def remembered_sha256(path: Path) -> str:
         return known
     started = time.time_ns()
     digest = file_sha256(path)
-    settled = started - state.mtime_ns > SETTLED_AFTER_NS
-    if settled and FileState.of(path) == state:
+    if state.settled_at(started) and FileState.of(path) == state:
         _note(state, digest)
     return digest
+
+
+def state_digest(paths: Iterable[Path]) -> str | None:
+    """A hash that changes with any of these files, and any below these folders; None if one cannot be read.
+
+    It is made of states, and of the content of files that have just been modified.
+    """
+    hasher = hashlib.sha256()
+    try:
+        for path in paths:
+            for file in _files_below(path) if path.is_dir() else [path]:
+                state = FileState.of(file)
+                content = "" if state.settled_at(time.time_ns()) else file_sha256(file)
+                hasher.update(f"{astuple(state)!r} {content}\n".encode(errors="surrogateescape"))
+    except OSError:
+        return None
+    return hasher.hexdigest()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(place) / name for name in sorted(names))
 
 
 def _note_file(state: FileState) -> Path:

@@ -43,6 +43,7 @@ def _cifar_c(num_classes: int, record: str) -> LocalSet:
         parts=files,
         severities=True,
         takes_transform=False,
+        beside=("labels.npy",),
     )
 
 

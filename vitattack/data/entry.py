@@ -102,6 +102,9 @@ class DataEntry(Protocol):
     def is_at_hand(self, data_dir: Path | None, part: str = "") -> bool:
         """Whether it can be opened without fetching anything."""
 
+    def content_paths(self, data_dir: Path | None, part: str = "") -> Sequence[Path] | None:
+        """The files and folders its rows are read from, without fetching any; None if that is not known."""
+
 
 class EntryDefaults:
     """Defaults for a data set without parts whose pixels are used as they are stored."""
@@ -127,6 +130,9 @@ class EntryDefaults:
 
     def is_at_hand(self, data_dir: Path | None, part: str = "") -> bool:
         return True
+
+    def content_paths(self, data_dir: Path | None, part: str = "") -> Sequence[Path] | None:
+        return None
 
 
 def check_count(count: int, expected: int, where: str) -> None:

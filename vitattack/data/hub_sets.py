@@ -38,11 +38,18 @@ def find_in_folder(data_dir: Path, repo: str, file: str) -> Path | None:
     return next((path for path in (data_dir / repo / file, data_dir / file) if path.is_file()), None)
 
 
-def is_cached(repo: str, files: Sequence[str]) -> bool:
-    """Whether the hub's cache holds all of these files."""
+def cached_paths(repo: str, files: Sequence[str]) -> list[Path] | None:
+    """These files in the hub's cache; None unless it holds them all."""
     from huggingface_hub import try_to_load_from_cache
 
-    return all(isinstance(try_to_load_from_cache(repo, file, repo_type="dataset"), str) for file in files)
+    found = [try_to_load_from_cache(repo, file, repo_type="dataset") for file in files]
+    paths = [Path(path) for path in found if isinstance(path, str)]
+    return paths if len(paths) == len(files) else None
+
+
+def is_cached(repo: str, files: Sequence[str]) -> bool:
+    """Whether the hub's cache holds all of these files."""
+    return cached_paths(repo, files) is not None
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,9 @@ class EmbeddedSet(EntryDefaults):
         from vitattack.data.formats.row_sources import ParquetSource
 
         return OpenedSet(ParquetSource([EMBEDDED / self.file], "img", "label", self.num_classes))
+
+    def content_paths(self, data_dir: Path | None, part: str = "") -> Sequence[Path]:
+        return [EMBEDDED / self.file]
 
 
 class _OnHub(EntryDefaults):
@@ -98,6 +108,11 @@ class _OnHub(EntryDefaults):
         if data_dir is None:
             return is_cached(self.repo, self.file_names())
         return all(find_in_folder(data_dir, self.repo, file) for file in self.file_names())
+
+    def content_paths(self, data_dir: Path | None, part: str = "") -> Sequence[Path] | None:
+        if data_dir is None:
+            return cached_paths(self.repo, self.file_names())
+        return self.paths(data_dir) if self.is_at_hand(data_dir) else None
 
 
 @dataclass(frozen=True)

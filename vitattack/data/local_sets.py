@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class LocalSet(EntryDefaults):
     takes_transform: bool = True
     transform: str | None = None
     of_imagenet: bool = False
+    beside: tuple[str, ...] = ()  # files next to the one of a part that are read with it
 
     def check_part(self, part: str) -> None:
         part = part or self.default_part
@@ -58,6 +59,10 @@ class LocalSet(EntryDefaults):
     def is_at_hand(self, data_dir: Path | None, part: str = "") -> bool:
         name = (part or self.default_part).partition("/")[0]
         return bool(name or not self.parts) and self._existing(data_dir, name) is not None
+
+    def content_paths(self, data_dir: Path | None, part: str = "") -> Sequence[Path] | None:
+        path = self._existing(data_dir, (part or self.default_part).partition("/")[0])
+        return None if path is None else [path, *(path.parent / name for name in self.beside)]
 
     def _find(self, data_dir: Path | None, part: str) -> Path:
         name = part.partition("/")[0]

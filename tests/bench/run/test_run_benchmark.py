@@ -9,6 +9,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vitattack.bench import tasks
@@ -21,6 +23,8 @@ from vitattack.bench.run.results import CellResult
 from vitattack.bench.run.run_benchmark import run_cells
 from vitattack.bench.schema import CellSettings
 from vitattack.bench.tasks import Listener, Outcome, Task
+from vitattack.core.assets import EMBEDDED
+from vitattack.data.catalogue import CIFAR10
 
 SETTINGS = CellSettings(batch_size=4)
 CELLS = tuple(
@@ -127,6 +131,57 @@ def test_a_checkpoint_that_was_written_again_is_another(tmp_path: Path) -> None:
     before = stored_cells.fingerprint(cell, None, "cpu")
     path.write_bytes(b"three")
     assert before is not None and stored_cells.fingerprint(cell, None, "cpu") not in (None, before)
+
+
+def cifar10_in(root: Path, first: int) -> Path:
+    """The hub's layout of CIFAR-10 with eight of the embedded images; always as many bytes."""
+    table = pq.read_table(EMBEDDED / "cifar10-demo.parquet", columns=["img", "label"])
+    path = root / CIFAR10 / "plain_text" / "test-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    labels = pa.array([(label + first) % 10 for label in table["label"].to_pylist()[:8]], pa.int64())
+    pq.write_table(pa.table({"img": table["img"].slice(0, 8), "label": labels}), path, compression="none")
+    return path
+
+
+def test_a_file_below_the_data_folder_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    cell = replace(CELLS[0], data="cifar10[:8]")
+    where = {"data_dir": str(tmp_path / "data")}
+    path = cifar10_in(tmp_path / "data", 0)
+    before = path.stat()
+    right = run(tmp_path / "runs", SerialExecutor(), [cell], **where)[0]
+    assert run(tmp_path / "runs", SerialExecutor(), [cell], **where)[0].from_store
+    cifar10_in(tmp_path / "data", 1)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as cp -p and rsync leave it
+    assert path.stat().st_size == before.st_size
+    wrong = run(tmp_path / "runs", SerialExecutor(), [cell], **where)[0]
+    assert not wrong.from_store and right.clean is not None and wrong.clean is not None
+    assert wrong.clean.correct < right.clean.correct
+
+
+def test_a_checkpoint_of_the_same_size_and_time_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(b"one")
+    status = path.stat()
+    cell = replace(CELLS[0], model=str(path))
+    before = stored_cells.fingerprint(cell, None, "cpu")
+    path.write_bytes(b"two")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert before is not None and stored_cells.fingerprint(cell, None, "cpu") not in (None, before)
+
+
+def test_a_cell_whose_data_changed_during_the_run_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = replace(CELLS[0], data="cifar10[:8]")
+    cifar10_in(tmp_path / "data", 0)
+    kept = tasks._run
+
+    def changing(task: Task, listener: Listener) -> Outcome:
+        outcome = kept(task, listener)
+        cifar10_in(tmp_path / "data", 1)
+        return outcome
+
+    monkeypatch.setattr(tasks, "_run", changing)
+    run(tmp_path / "runs", SerialExecutor(), [cell], data_dir=str(tmp_path / "data"))
+    assert not (tmp_path / "runs" / "cells.jsonl").exists()
 
 
 def test_records_that_were_cut_off_are_made_again(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def run_cells(
                     for number in groups[at].cells:
                         results[number] = _result(selected[number], outcome, options.store)
                         if results[number].status == "ok" and outcome.folder is not None:
-                            stored.note(marks[number], outcome.folder)
+                            stored.note(selected[number], marks[number], outcome.folder)
     except KeyboardInterrupt:
         interrupted = True
     ordered = [results.get(number) or CellResult(cell, "cancelled") for number, cell in enumerate(selected)]

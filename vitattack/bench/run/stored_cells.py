@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache as memoised
@@ -21,8 +21,10 @@ from vitattack.bench.cells import Cell
 from vitattack.bench.options import BenchOptions
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
+from vitattack.core.file_hashes import remembered_sha256, state_digest
 from vitattack.core.files import append_line, file_sha256, read_json
 from vitattack.core.versions import other_versions
+from vitattack.data.request import read_request
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.records.job import RECORDS
@@ -36,24 +38,44 @@ PATHS = ("folder:", "npz:", "file:", "imagenet-classes:")  # data texts with fil
 ACCURACY_KEYS = {*Accuracy._fields} - {"n"}
 
 
-def fingerprint(cell: Cell, data_dir: str | None, device: str) -> str | None:
-    """Identity of a cell down to the hash of its weights; None if a file or a repository could change under its text."""
+DataStates = dict[tuple[str, str | None], str | None]  # by data text and data folder
+
+
+def fingerprint(cell: Cell, data_dir: str | None, device: str, states: DataStates | None = None) -> str | None:
+    """Identity of a cell down to its weights and data files; None if something could change unseen under its text.
+
+    `states` remembers those of the data files from cell to cell.
+    """
     settings = cell.settings
     texts = (cell.data, settings.calibration or "")
     if any(path in text for path in PATHS for text in texts) or '"' in cell.attack or "'" in cell.attack:
         return None
     weights = _weights(cell.model)
-    if weights is None:
+    known = {} if states is None else states
+    files = [_data_state(text, data_dir, known) for text in texts if text]
+    if weights is None or None in files:
         return None
     content = {
         "version": [version("vitattack"), RECORDS, code_state()],
         "model": [cell.model, weights, dict(cell.options)],
         "attack": [cell.attack, cell.threat, cell.seed],
-        "data": [cell.data, data_dir and str(Path(data_dir).absolute())],
+        "data": [cell.data, data_dir and str(Path(data_dir).absolute()), *files],
         "settings": asdict(settings),
         "device": device,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _data_state(text: str, data_dir: str | None, known: DataStates) -> str | None:
+    """Identity of the files that a data text stands for, if they are here and it is known which they are."""
+    if (text, data_dir) not in known:
+        paths: Sequence[Path] | None = None
+        with suppress(UsageError, OSError):  # which the run will report
+            request = read_request(text)
+            if request.entry is not None:
+                paths = request.entry.content_paths(Path(data_dir) if data_dir else None, request.part)
+        known[text, data_dir] = None if paths is None else state_digest(paths)
+    return known[text, data_dir]
 
 
 def _weights(model: str) -> str | None:
@@ -61,8 +83,7 @@ def _weights(model: str) -> str | None:
     entry = zoo_entries().get(model)
     if entry is None:
         with suppress(OSError):
-            status = Path(model).stat()
-            return f"{status.st_size} {status.st_mtime_ns}"
+            return remembered_sha256(Path(model))
         return None
     if entry.weights is None:
         return None
@@ -87,6 +108,7 @@ class StoredCells:
         self._options = options
         self._path = options.store / INDEX
         self._folders: dict[str, str] = {}
+        self._states: DataStates = {}
         with suppress(OSError):
             for line in self._path.read_bytes().splitlines():
                 with suppress(ValueError, KeyError, TypeError, RecursionError):  # the last line may be torn
@@ -95,7 +117,7 @@ class StoredCells:
 
     def fingerprint(self, cell: Cell) -> str | None:
         """Fingerprint of a cell that is run with the options of this run."""
-        return fingerprint(cell, self._options.data_dir, self._options.device)
+        return fingerprint(cell, self._options.data_dir, self._options.device, self._states)
 
     def folder(self, mark: str | None) -> Path | None:
         """Folder of the job with a fingerprint, if the index has it and its result is whole."""
@@ -104,9 +126,11 @@ class StoredCells:
             return None
         return self._options.store / name
 
-    def note(self, mark: str | None, folder: str) -> None:
-        """Add a finished job by the fingerprint that its cell had before the run."""
+    def note(self, cell: Cell, mark: str | None, folder: str) -> None:
+        """Add a finished job by the fingerprint that its cell had before the run, and still has."""
         if mark is None or self._folders.get(mark) == folder:
+            return
+        if fingerprint(cell, self._options.data_dir, self._options.device) != mark:  # which files were read?
             return
         self._folders[mark] = folder
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitattack.core.errors import UsageError
 from vitattack.data.entry import EntryDefaults, OpenedSet
-from vitattack.data.hub_sets import fetch_from_hub, find_in_folder, is_cached
+from vitattack.data.hub_sets import cached_paths, fetch_from_hub, find_in_folder, is_cached
 from vitattack.data.imagenet.classes import Classes
 from vitattack.data.labels.imagenet import validation_labels
 
@@ -77,6 +78,12 @@ class ValidationSet(EntryDefaults):
         if data_dir is None:
             return is_cached(REPO, FILES)
         return _images_in(data_dir) is not None or find_in_folder(data_dir, REPO, FILES[0]) is not None
+
+    def content_paths(self, data_dir: Path | None, part: str = "") -> Sequence[Path] | None:
+        if data_dir is None:
+            return cached_paths(REPO, FILES)
+        images = _images_in(data_dir)
+        return _parquet_in(data_dir) or None if images is None else [images]
 
 
 def _images_in(data_dir: Path) -> Path | None:
