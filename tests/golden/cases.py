@@ -16,7 +16,11 @@ SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", SPATIAL: "spatial:1px,2deg"}
 
 # Old text -> new text, wherever it stands as a whole word in an attack text, a model id, an evidence key or an output:
 # "pgd(preset=s003)" -> "pgd(preset=bhojanapalli2021)". Cases and stored records are read through this table.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "preset=s001": "preset=light2023",
+    "preset=s002": "preset=aas2024",
+    "preset=s003": "preset=bhojanapalli2021",
+}
 
 
 @dataclass(frozen=True)
