@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class Environment:
         return f"torch {self.torch}, {self.machine} {self.cpu_capability}, arithmetic {self.arithmetic}"
 
 
+@cache
 def here() -> Environment:
     return Environment(
         torch.__version__, torch.backends.cpu.get_cpu_capability(), platform.machine(), _digest_of_arithmetic()
