@@ -199,7 +199,6 @@ THROUGH_ATTENTION = {
     "aas-heads": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, per=head, include_logits=True)",
     "aas-lpips": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, objective=lpips, tap=attention)",
     "aas-margin": "aas(pgd(steps=3), restarts=2, steps=2, batch=4, calibration=4, objective=margin, optimiser=sign)",
-    "gama": "aas(gama(steps=4), restarts=2, steps=2, batch=4, calibration=4, keep=1)",
 }
 
 # Attacks as they are run by default.
