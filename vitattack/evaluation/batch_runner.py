@@ -17,6 +17,7 @@ from vitattack.data import DataSet
 from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import Victim, check_pixels
+from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 from vitattack.threats.base import Threat
@@ -89,6 +90,18 @@ class BatchRunner:
         self.victim, self.job, self.threat = victim, job, threat
         self.attack = attack.in_chunks(job.batch_size)
         self.backoff = MemoryBackoff(rows_at_once(attack, job))
+        self._doubts: list[str] = []
+        self._noted_backoffs = 0
+
+    def doubt(self, *doubts: str) -> None:
+        """Remember reasons not to trust the batch at hand; they are stored with its records."""
+        self._doubts.extend(doubts)
+
+    def take_notes(self, nudged: int = 0) -> BatchNotes:
+        """What was noticed since the last call, for `Sink.write`."""
+        notes = BatchNotes(tuple(dict.fromkeys(self._doubts)), self.backoff.backoffs - self._noted_backoffs, nudged)
+        self._doubts, self._noted_backoffs = [], self.backoff.backoffs
+        return notes
 
     def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
         return self.backoff(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))

@@ -17,6 +17,7 @@ from vitattack.core.versions import mixed_versions
 from vitattack.core.words import printable
 from vitattack.models.victim import Victim, frozen
 from vitattack.records import stats
+from vitattack.records.batch import BatchNotes
 from vitattack.records.record import SampleRecord
 
 
@@ -91,17 +92,17 @@ def _autograd_calls() -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Doubts:
-    """Doubts about one job, from its records, its events and its attack."""
+    """Doubts about one job, from its records, the notes of its batches, its events and its attack."""
 
     records: Sequence[SampleRecord]
+    notes: BatchNotes
     events: Sequence[dict[str, Any]]
     of_attack: Sequence[str]
     expected_clean: stats.Accuracy | None
 
     def all(self) -> tuple[str, ...]:
-        noted = [doubt for event in self.events for doubt in event.get("doubts", [])]
         mixed = mixed_versions([event["versions"] for event in self.events if "versions" in event])
-        return tuple(dict.fromkeys([*noted, *mixed, *self.of_attack, *self._counted(), *self._clean()]))
+        return tuple(dict.fromkeys([*self.notes.doubts, *mixed, *self.of_attack, *self._counted(), *self._clean()]))
 
     def _counted(self) -> Iterator[str]:
         n = len(self.records)
@@ -111,8 +112,6 @@ class Doubts:
         fragile = sum(r.fragile for r in self.records)
         flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
         outside = sum(r.status == "robust" and bool(r.evidence.get("outside")) for r in self.records)
-        backoffs = sum(event.get("backoffs", 0) for event in self.events)
-        nudged = sum(event.get("nudged", 0) for event in self.events)
         if invalid:
             yield f"{invalid} of {n} samples have no valid verdict (NaN outputs or no candidate inside the budget)"
         if violations:
@@ -127,10 +126,10 @@ class Doubts:
         if outside:
             yield f"{outside} candidates of a foreign attack lay outside the budget and were dropped: they count as robust"
         yield from doubts_of([max(0, int(r.evidence.get("flags", 0))) for r in self.records])
-        if backoffs:
-            yield f"out of memory: batches were halved {backoffs} times, so records may differ from a run without"
-        if nudged:
-            yield f"{nudged} images lay outside [0,1] by rounding and were clipped"
+        if self.notes.backoffs:
+            yield f"out of memory: batches were halved {self.notes.backoffs} times, so records may differ from a run without"
+        if self.notes.nudged:
+            yield f"{self.notes.nudged} images lay outside [0,1] by rounding and were clipped"
 
     def _clean(self) -> Iterator[str]:
         if self.expected_clean is None:

@@ -85,20 +85,11 @@ def run(
         for number, rows in enumerate(sink.todo):
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)
-            doubts = model_doubts(victim, x[:8]) if number == 0 else []
-            backoffs = batches.backoff.backoffs
+            if number == 0:
+                batches.doubt(*model_doubts(victim, x[:8]))
             records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
-            sink.write(records)
-            seconds = time.perf_counter() - began
-            sink.note(
-                {
-                    "n": len(rows),
-                    "seconds": seconds,
-                    "backoffs": batches.backoff.backoffs - backoffs,
-                    "nudged": nudged,
-                    "doubts": doubts,
-                }
-            )
+            sink.write(records, batches.take_notes(nudged))
+            sink.note({"n": len(rows), "seconds": time.perf_counter() - began})
             watch(records, sink.total)
         everything = run_again(victim, attack, job, threat, data, sink, again) if sink.merge() else None
         if everything is not None and at_chance(everything, victim.num_classes):
@@ -130,7 +121,7 @@ def finish(
     protocol: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result:
     """Compute and store the result of a job that has run."""
-    events = sink.events()
+    events, notes = sink.events(), sink.notes
     learned = sink.learned()
     shown = attack.report(Run(job, everything, learned)) if attack else ()
     told = [
@@ -138,7 +129,7 @@ def finish(
         *(doubt for section in shown for doubt in section.doubts),
         *unverified_doubts(model_record or {}),
     ]
-    found = Doubts(everything, events, told, expected_clean).all()
+    found = Doubts(everything, notes, events, told, expected_clean).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     found += tuple(class_coverage(everything, protocol.get("num_classes")))
     seconds = sum(event.get("seconds", 0.0) for event in events)

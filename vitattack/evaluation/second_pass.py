@@ -121,7 +121,7 @@ def run_again(
             began = time.perf_counter()
             x, y, _ = read_batch(data, rows, victim, victim.mean.device)
             found = [merged_record(latest[o.record.index], o.record, again) for o in batches.outcomes(rows, x, y)]
-            sink.append(found)
+            sink.append(found, batches.take_notes())
             latest |= {record.index: record for record in found}
             sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
             told(found, len(again.rows))

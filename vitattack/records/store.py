@@ -25,6 +25,7 @@ from vitattack.core.files import (
     try_lock,
     write_atomically,
 )
+from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 
@@ -124,10 +125,20 @@ class Sink:
     def total(self) -> int:
         return sum(map(len, self._mine))
 
-    def write(self, records: Sequence[SampleRecord]) -> None:
-        """Write one batch in one call; it is on disk when this returns."""
+    def write(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
+        """Write one batch in one call, with what was noticed about it; it is on disk when this returns."""
         append_durably(self._stream, self._path, _lines(records))
         self.records.extend(records)
+        self._note_batch(notes)
+
+    def _note_batch(self, notes: BatchNotes) -> None:
+        if notes != BatchNotes():
+            self.note({"doubts": list(notes.doubts), "backoffs": notes.backoffs, "nudged": notes.nudged})
+
+    @property
+    def notes(self) -> BatchNotes:
+        """The notes of all batches of this job, of all shards and passes."""
+        return BatchNotes.of_events(self.events())
 
     def note(self, event: dict[str, Any]) -> None:
         """Append an event, such as the cost of a batch, which differs from run to run and is no part of the records."""
@@ -200,9 +211,10 @@ class Sink:
         self._merged = everything
         return True
 
-    def append(self, records: Sequence[SampleRecord]) -> None:
+    def append(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
         """Append a batch of a later pass; it is on disk when this returns."""
         append_durably(self._whole or self._stream, self.path, _lines(records))
+        self._note_batch(notes)
 
     def cut(self, end: int) -> None:
         """Drop what a crash left behind the last complete batch."""

@@ -49,6 +49,7 @@ from vitattack.evaluation.transfer.victims import (
     size_doubts,
 )
 from vitattack.models.victim import Victim, model_digest
+from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.result import Result
@@ -216,6 +217,7 @@ class SourceRun:
             began = time.perf_counter()
             seen, y, _ = read_batch(self.source.data, rows, self.source.victim, self.place)
             records, x_adv, evidence = craft(batches, rows, seen, y)
+            crafting = batches.take_notes()
             for name in (name for name in sinks if number >= done[name]):
                 target = models[name]
                 x, _, nudged = read_batch(target.data, rows, target.victim, self.place)
@@ -223,17 +225,12 @@ class SourceRun:
                 if target is not self.source:
                     found = _judged(target.victim, self.ball, rows, x, y, seen, x_adv, evidence, pieces[name])
                 doubts = model_doubts(target.victim, x[:8]) if number == done[name] else []
-                sinks[name].write(found)
-                sinks[name].note(
-                    {
-                        "n": len(rows),
-                        "seconds": time.perf_counter() - began,
-                        "backoffs": pieces[name].backoffs - backoffs[name],
-                        "nudged": nudged,
-                        "doubts": doubts,
-                        "crafted": [number, _pixels_digest(x_adv)],
-                    }
-                )
+                notes = BatchNotes(tuple(doubts), pieces[name].backoffs - backoffs[name], nudged)
+                if target is self.source:
+                    notes = replace(notes + crafting, backoffs=crafting.backoffs)  # its pieces are those of crafting
+                sinks[name].write(found, notes)
+                seconds = time.perf_counter() - began
+                sinks[name].note({"n": len(rows), "seconds": seconds, "crafted": [number, _pixels_digest(x_adv)]})
                 began = time.perf_counter()
             watch(records, own.total)
         for name, model in models.items():
