@@ -1,0 +1,1 @@
+"""Faults injected into the command line: kills, damaged files, broken folders, absent locks, jumping clocks."""
