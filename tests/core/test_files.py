@@ -161,11 +161,3 @@ def test_a_failed_replacement_keeps_what_was_there(tmp_path: Path) -> None:
         beside.write_text("half")
         raise KeyError
     assert path.read_text() == "old" and [each.name for each in tmp_path.iterdir() if each.is_file()] == [path.name]
-
-
-def test_an_open_file_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "records"
-    with path.open("ab") as first, path.open("ab") as second:
-        assert files.try_lock(first) and not files.try_lock(second)
-    with path.open("ab") as third:
-        assert files.try_lock(third)

@@ -67,7 +67,7 @@ class Listener:
 
 def run_task(task: Task, listener: Listener = Listener()) -> Outcome:
     """Run a task to its end; any error becomes an outcome, so that other tasks go on."""
-    from vitattack.records.store import Locked
+    from vitattack.core.locks import Locked
 
     deadline = time.monotonic() + SECONDS_FOR_A_LOCK
     while True:

@@ -1,6 +1,6 @@
-"""Files of vitattack: the cache folder, locks between processes, writes that survive a crash, and hashes.
+"""Files of vitattack: the cache folder, writes that survive a crash, and hashes.
 
-Nothing else in the package locks a file, writes one that must be whole, or hashes one.
+Nothing else in the package writes a file that must be whole, or hashes one; `locks.py` beside it locks them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,14 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.words import printable, safe_file_name
-
-SECONDS_BEFORE_WAITING_IS_NOTED = 0.5
+from vitattack.core.words import printable
 
 
 def cache_home() -> Path:
@@ -50,7 +46,7 @@ def cache_folder(*parts: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cache_not_writable(error) from error
+        raise cache_not_writable(error) from error
     return path
 
 
@@ -66,35 +62,6 @@ def file_sha256(path: Path) -> str:
     """The SHA-256 of a file's content, read now; `file_hashes.remembered_sha256` skips files that did not change."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@contextmanager
-def cache_lock(name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Admit one process at a time, calling `waiting` before a long wait; a process that dies releases its lock."""
-    try:
-        lock = FileLock(cache_folder("locks") / (safe_file_name(name) + ".lock"))
-        try:
-            lock.acquire(timeout=SECONDS_BEFORE_WAITING_IS_NOTED)
-        except Timeout:
-            waiting()
-            lock.acquire()
-    except OSError as error:
-        raise _cache_not_writable(error) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def try_lock(stream: IO[Any]) -> bool:
-    """Lock an open file against other processes until it is closed; False if another one holds it."""
-    import fcntl  # not on Windows, where whatever needs no lock still works
-
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager
@@ -197,5 +164,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _cache_not_writable(error: OSError) -> UsageError:
+def cache_not_writable(error: OSError) -> UsageError:
+    """The error for a cache folder that cannot be written."""
     return UsageError(f"cannot write the cache '{cache_home()}' ({error.strerror}): set VITATTACK_HOME")

@@ -15,25 +15,20 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from vitattack.core.errors import UsageError
 from vitattack.core.files import (
     append_durably,
     append_line,
     cannot_write,
     json_text,
     read_json,
-    try_lock,
     write_atomically,
 )
+from vitattack.core.locks import FileLock, Locked, lock_file
 from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 
 Batches = Sequence[tuple[int, ...]]
-
-
-class Locked(UsageError):
-    """Another process is writing these records."""
 
 
 def finished(root: Path, job: Job) -> dict[str, Any] | None:
@@ -51,6 +46,7 @@ class Sink:
         self.folder = root / job.folder
         self._all = list(batches)
         self._whole: FileIO | None = None
+        self._whole_lock: FileLock | None = None
         self.has_later_passes = False  # whether the file had records behind the first pass when opened
         self._merged: list[SampleRecord] | None = None
         self._shard = shard
@@ -61,9 +57,11 @@ class Sink:
             self._stream = self._path.open("ab", buffering=0)
         except OSError as error:
             raise cannot_write(self.folder, error) from error
-        if not try_lock(self._stream):
+        try:
+            self._lock = lock_file(self._stream, self._path)
+        except BaseException:
             self._stream.close()
-            raise Locked(f"another process is writing {self._path}: wait for it, or give another --out")
+            raise
         try:
             if not (self.folder / "job.json").exists():
                 write_atomically(self.folder / "job.json", json_text({"schema": 1, "key": job.key, **asdict(job)}))
@@ -71,7 +69,7 @@ class Sink:
                 self._forget_everything()
             self.records = self._recover()
         except BaseException:
-            self._stream.close()
+            self._close()
             raise
 
     def _part(self, number: int) -> list[tuple[int, ...]]:
@@ -90,9 +88,9 @@ class Sink:
     def _forget_whole(self) -> None:
         """Empty the merged file with its later passes, which equal records would otherwise keep."""
         with suppress(FileNotFoundError), self.path.open("r+b") as whole:
-            if not try_lock(whole):
-                raise Locked(f"another process is writing {self.path}: wait for it, or give another --out")
+            lock = lock_file(whole, self.path)
             whole.truncate(0)
+            lock.release()
 
     @property
     def _events(self) -> str:
@@ -127,6 +125,7 @@ class Sink:
 
     def write(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
         """Write one batch in one call, with what was noticed about it; it is on disk when this returns."""
+        self._lock.confirm()
         append_durably(self._stream, self._path, _lines(records))
         self.records.extend(records)
         self._note_batch(notes)
@@ -199,7 +198,9 @@ class Sink:
             whole = self.path.open("ab", buffering=0)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        if not try_lock(whole):
+        try:
+            self._whole_lock = lock_file(whole, self.path)
+        except Locked:
             whole.close()
             return False
         self._whole = whole
@@ -213,6 +214,7 @@ class Sink:
 
     def append(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
         """Append a batch of a later pass; it is on disk when this returns."""
+        (self._whole_lock or self._lock).confirm()
         append_durably(self._whole or self._stream, self.path, _lines(records))
         self._note_batch(notes)
 
@@ -224,6 +226,12 @@ class Sink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for lock in (self._whole_lock, self._lock):
+            if lock is not None:
+                lock.release()
         for stream in (self._stream, self._whole):
             if stream is not None:
                 stream.close()

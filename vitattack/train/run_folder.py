@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import read_json, try_lock
+from vitattack.core.files import read_json
+from vitattack.core.locks import lock_file
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
 from vitattack.train.loop.logs import is_row, read_rows
@@ -98,9 +99,12 @@ def locked_folder(folder: Path, *, owner: bool) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"cannot write {folder} ({error.strerror}): give another folder with --out") from error
     with stream:
-        if owner and not try_lock(stream):
-            raise UsageError(f"another process is training in {folder}: wait for it, or give another --out")
-        yield
+        lock = lock_file(stream, Path(stream.name), f"training in {folder}") if owner else None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
 
 
 def clear_outputs(folder: Path, checkpoints: Checkpoints) -> None:

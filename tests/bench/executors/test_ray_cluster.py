@@ -26,7 +26,7 @@ from vitattack.bench.run.results import CellResult
 from vitattack.bench.tasks import Task
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.records.store import Locked
+from vitattack.core.locks import Locked
 
 ray = pytest.importorskip("ray")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import file_sha256, json_text, try_lock, write_atomically
-from vitattack.records.store import Locked
+from vitattack.core.files import file_sha256, json_text, write_atomically
+from vitattack.core.locks import lock_file
 
 FILE_NAMES = re.compile(r"[a-z]+(\.shard-\d+-of-\d+)?\.jsonl?")
 
@@ -70,14 +70,16 @@ class StoreFolder:
         self._folder, self._appended = folder, appended_files(shard)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[bytes] = (folder / self._appended[0]).open("ab")
+            self._stream: IO[bytes] = (folder / self._appended[0]).open("ab")
         except OSError as error:
             raise UsageError(f"cannot write {folder} ({error.strerror}): give another folder with --out") from error
-        if not try_lock(self._lock):
-            self._lock.close()
-            raise Locked(f"another process is writing {self._lock.name}: wait for it, or give another --out")
+        try:
+            self._lock = lock_file(self._stream, folder / self._appended[0])
+        except BaseException:
+            self._stream.close()
+            raise
         if fresh:
-            self._lock.truncate(0)
+            self._stream.truncate(0)
             # a shard also drops the merged file, to which later passes may have been appended
             other = "learned.json" if shard[1] == 1 else "samples.jsonl"
             for name in (self._appended[1], "result.json", other):
@@ -94,6 +96,7 @@ class StoreFolder:
         if not FILE_NAMES.fullmatch(piece.name):
             raise VitattackError(f"a worker sent a file named {piece.name[:80]!r}: it runs another version")
         path = self._folder / piece.name
+        self._lock.confirm()
         try:
             if piece.start is None:
                 write_atomically(path, piece.content.decode())
@@ -118,4 +121,5 @@ class StoreFolder:
 
     def close(self) -> None:
         """Release the lock."""
-        self._lock.close()
+        self._lock.release()
+        self._stream.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError
+from vitattack.core.locks import cache_lock
 from vitattack.core.words import printable
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
@@ -82,7 +83,7 @@ def _stored() -> dict[str, dict[str, float]]:
 def remember(device: str, threads: int | None, rates: dict[str, float]) -> None:
     """Add measurements to the stored ones."""
     files.cache_folder()
-    with files.cache_lock("throughput"):
+    with cache_lock("throughput"):
         by_host = _stored()
         by_host.setdefault(host(device, threads), {}).update(rates)
         with files.replacing(files.cache_home() / FILE) as partial:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.locks import cache_lock
 from vitattack.data.formats.array_on_disk import Array, ArrayOnDisk, Rows, extent
 from vitattack.data.formats.decoding import check_label
 
@@ -191,7 +192,7 @@ def _unpacked(path: Path, info: zipfile.ZipInfo, stream: IO[bytes], size: int) -
     status = path.stat()
     mark = f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}|{info.filename}|{info.CRC}"
     target = files.cache_folder("arrays") / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.raw"
-    with files.cache_lock(target.name):
+    with cache_lock(target.name):
         if target.is_file() and target.stat().st_size == size:
             return target
         if shutil.disk_usage(target.parent).free < size:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.locks import cache_lock
 from vitattack.core.words import safe_file_name, without_secrets
 from vitattack.models.weights import hub
 from vitattack.models.weights.sources import Source, WeightSources
@@ -55,7 +56,7 @@ def read_pins() -> dict[str, Pin]:
 def add_pin(name: str, pin: Pin) -> None:
     """Add a hash to the lock file; an existing one stays."""
     files.cache_folder()
-    with files.cache_lock("lock file"):
+    with cache_lock("lock file"):
         known = read_pins()
         if name in known:
             return

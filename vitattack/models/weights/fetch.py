@@ -9,6 +9,7 @@ from torch import Tensor
 from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.locks import cache_lock
 from vitattack.core.progress import Listener, current_listener, listening
 from vitattack.core.words import safe_file_name
 from vitattack.models.weights import cache, hub
@@ -93,7 +94,7 @@ def _fetch_from(
         cache.verify_file(path, weights, name)
         return path, weights.weights_key
     resolved = hub.resolve_timm(source)
-    with files.cache_lock(name, lambda: current_listener().note(f"{name}: another process is fetching it, waiting")):
+    with cache_lock(name, lambda: current_listener().note(f"{name}: another process is fetching it, waiting")):
         if (cached := cache.cached_weights(weights, name)) is not None:
             return cached, None
         if resolved.kind == "hf-hub":

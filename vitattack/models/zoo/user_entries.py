@@ -11,6 +11,7 @@ import yaml
 
 from vitattack.core import files
 from vitattack.core.errors import UsageError
+from vitattack.core.locks import cache_lock
 from vitattack.core.words import printable
 from vitattack.models.normalise import parse_normaliser
 from vitattack.models.weights import sources
@@ -60,7 +61,7 @@ def add_entry(name: str, source: str, options: FileOptions, about: About) -> Zoo
 
     load_entry(entry, unsafe_pickle=options.unsafe_pickle)
     files.cache_folder()
-    with files.cache_lock("user zoo"):
+    with cache_lock("user zoo"):
         path = user_zoo_file()
         before = path.read_text() if path.is_file() else START
         written = yaml.safe_dump([item], sort_keys=False, allow_unicode=True, width=120)
