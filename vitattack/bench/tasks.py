@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # `part`: this shard is done, the last one brings the result. `published`: never run, tables quote a paper.
 CellStatus = Literal["ok", "part", "failed", "cancelled", "published"]
-SECONDS_FOR_A_LOCK = 30.0  # workers of a driver that was killed may still be finishing a batch
+SECONDS_FOR_A_LOCK = 30.0  # workers of a killed driver on other machines may still be finishing a batch
 
 
 @dataclass(frozen=True)

@@ -105,13 +105,14 @@ def end_with_parent() -> None:
 
     Killed by the kernel on Linux, by a thread elsewhere. What was being computed is lost; finished batches are stored.
     """
-    started_by = multiprocessing.parent_process()
-    pid = os.getppid() if started_by is None or started_by.pid is None else started_by.pid
-    _Driver.found = parent = ProcessId.of(pid)
+    if _Driver.found is not None:
+        return
+    started_by, above = multiprocessing.parent_process(), os.getppid()
+    _Driver.found = parent = ProcessId.of(above if started_by is None or started_by.pid is None else started_by.pid)
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # a libc without it
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != pid and sys.platform != "win32":  # it died before that
+    if os.getppid() != above or parent.ended():  # it died before that
         os._exit(1)
     handle = None if started_by is None else started_by.sentinel
     threading.Thread(target=_watch, args=(parent, handle), name="watch over the parent", daemon=True).start()
@@ -122,6 +123,6 @@ def _watch(parent: ProcessId, handle: int | None) -> None:
         wait([handle])
     else:
         over = threading.Event()
-        while not (parent.ended() or (sys.platform != "win32" and os.getppid() != parent.pid)):
+        while not parent.ended() and os.getppid() == parent.pid:
             over.wait(SECONDS_BETWEEN_LOOKS)
     os._exit(1)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
+from vitattack.core.processes import end_with_parent
 from vitattack.core.runtime import resolve_device
 from vitattack.train.data.batch import Shard
 
@@ -93,6 +94,8 @@ def join_processes(device: str = "auto") -> Processes:
             return Processes(Shard(), own_device)
         raise UsageError("training in several processes needs accelerate: pip install 'vitattack[train]'") from error
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun ends its workers, unless it is killed itself
+        end_with_parent()
     # Accelerate looks for other processes on CPUs only when told to use CPUs.
     on_cpu = own_device.type == "cpu"
     _separate_store_after_restart("nccl" if torch.cuda.is_available() and not on_cpu else "gloo")

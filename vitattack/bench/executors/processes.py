@@ -14,7 +14,10 @@ from multiprocessing.process import BaseProcess
 
 from vitattack.bench.executors.executor import MAX_ATTEMPTS, BenchProgress
 from vitattack.bench.tasks import Listener, Outcome, Task, failed, run_task
+from vitattack.core import progress
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.processes import end_with_parent
+from vitattack.core.progress import listening
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class _WorkerPool:
             if isinstance(message, Outcome):
                 worker.number = None
                 yield replace(message, task=task)
+            elif isinstance(message, str):
+                self._progress.note(f"{task.name}: {message}")
             else:
                 self._progress.moved(task, *message)
 
@@ -122,12 +127,24 @@ def _start(gpu: str | None) -> _Worker:
 
 def _serve(pipe: Connection, gpu: str | None) -> None:
     """Main loop of a worker: receives tasks, sends progress and outcomes, until the driver is gone."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group, but the driver decides
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError), listening(_PipeNotes(pipe)):
         while True:
             pipe.send(run_task(pipe.recv(), _PipeListener(pipe)))
+
+
+class _PipeNotes(progress.Listener):
+    """Sends what long waits are for to the driver."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def note(self, line: str) -> None:
+        with suppress(OSError):
+            self._pipe.send(line)
 
 
 class _PipeListener(Listener):
