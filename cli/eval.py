@@ -93,6 +93,7 @@ def command(
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
     errs on it twice, inside [0,1] and inside the budget.
     """
+    from vitattack.core.file_hashes import marks_of
     from vitattack.records.run_index import RunIndex
 
     request = _request(click.get_current_context().params)
@@ -102,6 +103,7 @@ def command(
         return
 
     options, scales = model_options(given), given["scales"]
+    named_files = marks_of([Path(scales)] if scales else [])
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     named = _check(model, attacks, options, data, given, controls=controls)
     named = _with_effort(named, budget, until)
@@ -127,7 +129,7 @@ def command(
     else:
         remarks = tuple(masking_verdicts(evaluation)) if controls else ()
         if evaluation.inputs is not None:
-            files = (*evaluation.inputs, *([Path(scales)] if scales else []))
+            files = {**evaluation.inputs, **named_files}
             index.note(request, [result.job for result in evaluation.results], files, remarks)
         _show(evaluation, remarks, controls, "json" if as_json else form)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,9 @@ from tests.cli.conftest import Here
 from vitattack.attacks.aas import controls
 from vitattack.core.assets import EMBEDDED
 from vitattack.records import run_index
+
+evaluate_module = importlib.import_module("vitattack.evaluation.evaluate")  # `evaluation.evaluate` is the function
+prepare_module = importlib.import_module("vitattack.evaluation.prepare")
 
 SMALL = ("--limit", "6", "--threads", "1", "--batch-size", "3")
 RUN = ("eval", "tiny-vit", "pgd(steps=2)", *SMALL)
@@ -118,6 +123,55 @@ def test_another_data_file_is_another_run(here: Here, stored: Seen, tmp_path: Pa
     here(*words)
     (tmp_path / "mine.npz").unlink()
     assert here(*words).returncode == 2 and stored == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["replaced", "replaced and put back"])
+def test_a_data_file_replaced_during_the_run_is_not_indexed(
+    here: Here, stored: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored: bool
+) -> None:
+    _npz(tmp_path / "mine.npz", 100)
+    run = evaluate_module.run
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        content = (tmp_path / "mine.npz").read_bytes()
+        _npz(tmp_path / "other.npz", 200)
+        (tmp_path / "other.npz").replace(tmp_path / "mine.npz")
+        if restored:
+            (tmp_path / "mine.npz").write_bytes(content)
+        return result
+
+    words = ("eval", "tiny-vit", "fgsm", "--data", "npz:mine.npz", "--threads", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate_module, "run", replaced)
+        assert here(*words).returncode == 0
+    assert here(*words).returncode == 0 and stored == [False, False]
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == (1 if restored else 2)
+
+
+def test_a_checkpoint_replaced_while_it_was_read_is_not_indexed(
+    here: Here, stored: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from vitattack.models.zoo.catalogue import zoo_entries as entries
+
+    entry = entries()["tiny-vit"]
+    weights = load_file(EMBEDDED / str(entry.weights and entry.weights.file))
+    save_file(weights, tmp_path / "mine.safetensors")
+    load = prepare_module.load_model
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        loaded = load(*args, **kwargs)
+        name = next(iter(weights))
+        save_file({**weights, name: weights[name] + 0.01}, tmp_path / "mine.safetensors")
+        return loaded
+
+    words = ("eval", "mine.safetensors", "fgsm", "--arch", str(entry.arch), "--normalize", "cifar10", *SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_module, "load_model", replaced)
+        assert here(*words).returncode == 0
+    assert here(*words).returncode == 0 and stored == [False, False]
 
 
 def test_other_weights_are_another_model(here: Here, stored: Seen, tmp_path: Path) -> None:

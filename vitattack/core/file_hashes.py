@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -60,6 +60,46 @@ def remembered_sha256(path: Path) -> str:
     return digest
 
 
+@dataclass(frozen=True)
+class FileMark:
+    """What tells whether a file changes while it is in use: its state, and its content if that was just modified."""
+
+    state: FileState
+    content: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileMark:
+        state = FileState.of(path)
+        return cls(state, "" if state.settled_at(time.time_ns()) else file_sha256(path))
+
+    def still_fits(self, path: Path) -> bool:
+        """Whether the file is as it was."""
+        try:
+            return FileState.of(path) == self.state and (not self.content or file_sha256(path) == self.content)
+        except OSError:
+            return False
+
+
+Marks = Mapping[Path, FileMark | None]  # None for a file that is missing
+
+
+def marks_of(paths: Iterable[Path]) -> Marks:
+    """The marks of files that are about to be used."""
+    return {path.absolute(): _mark_of(path) for path in paths}
+
+
+def still_fit(marks: Marks) -> bool:
+    """Whether none of these files has changed, vanished or appeared since it was marked."""
+    return all(not path.exists() if mark is None else mark.still_fits(path) for path, mark in marks.items())
+
+
+def _mark_of(path: Path) -> FileMark | None:
+    try:
+        return FileMark.of(path)
+    except FileNotFoundError:
+        return None
+
+
 def state_digest(paths: Iterable[Path]) -> str | None:
     """A hash that changes with any of these files, and any below these folders; None if one cannot be read.
 
@@ -69,9 +109,8 @@ def state_digest(paths: Iterable[Path]) -> str | None:
     try:
         for path in paths:
             for file in _files_below(path) if path.is_dir() else [path]:
-                state = FileState.of(file)
-                content = "" if state.settled_at(time.time_ns()) else file_sha256(file)
-                hasher.update(f"{astuple(state)!r} {content}\n".encode(errors="surrogateescape"))
+                mark = FileMark.of(file)
+                hasher.update(f"{astuple(mark.state)!r} {mark.content}\n".encode(errors="surrogateescape"))
     except OSError:
         return None
     return hasher.hexdigest()

@@ -18,8 +18,10 @@ from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
 from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
+from vitattack.core.file_hashes import marks_of
 from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet
+from vitattack.evaluation.files_read import files_named
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import Prepared, prepare
 from vitattack.evaluation.reuse import confirm
@@ -57,17 +59,20 @@ def evaluate(
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
     device = resolve_device(setup.device, model)
     with numerics(setup.cores), setup.store() as root:
+        listed = setup.out is not None and not any(plan.attack.traits.sources for plan in planned)
+        named = marks_of(files_named(model)) if listed and isinstance(model, str) else None
         prepared = prepare(model, setup, device)
         required = any(attack.traits.calibration == "required" for attack in learning)
         calibration = prepared.calibration(required=required) if learning else None
+        inputs = None
+        if named is not None and isinstance(model, str):
+            files = prepared.files(model, calibration, perceptual=perceptual)
+            inputs = None if files is None else {**marks_of(files), **named}  # the first mark of a file counts
         results = []
         for number, plan in enumerate(planned):
             result = _finished(plan, prepared, calibration, root, Turn(listener, number, len(planned)))
             if result is not None:
                 results.append(result if setup.out is not None else result.unstored())
-        inputs = None
-        if setup.out is not None and isinstance(model, str) and not any(plan.attack.traits.sources for plan in planned):
-            inputs = prepared.files(model, calibration, perceptual=perceptual)
         return Evaluation(tuple(results), inputs, {plan.syntax.text: plan.syntax for plan in planned})
 
 

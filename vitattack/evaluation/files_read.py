@@ -17,6 +17,11 @@ from vitattack.models.zoo.catalogue import user_zoo_file
 from vitattack.models.zoo.load import LoadedModel
 
 
+def files_named(model: str) -> tuple[Path, ...]:
+    """The files that a model's text leads to and that are known before it is opened."""
+    return (*([Path(model)] if Path(model).is_file() else []), ZOO_FILE, user_zoo_file())
+
+
 def model_files(loaded: LoadedModel, text: str) -> tuple[Path, ...] | None:
     """The weights of a model and the zoo files that describe it; None if another library keeps its files."""
     described = (ZOO_FILE, user_zoo_file())

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitattack.core.file_hashes import Marks
 from vitattack.records import stats
 from vitattack.records.eps_curve import optimiser_failures
 from vitattack.records.job import Job
@@ -130,7 +131,7 @@ class Evaluation:
     """Several attacks, under one budget or several, on one model and the same samples."""
 
     results: tuple[Result, ...]
-    inputs: tuple[Path, ...] | None = field(default=None, repr=False, compare=False)  # files read; None if unlisted
+    inputs: Marks | None = field(default=None, repr=False, compare=False)  # files, before the run; None if unlisted
     syntax: Mapping[str, AttackSyntax] = field(default_factory=dict, repr=False, compare=False)  # of attacks, by text
 
     @property

@@ -21,7 +21,7 @@ from typing import Any
 
 import vitattack
 from vitattack.core.errors import VitattackError
-from vitattack.core.file_hashes import remembered_sha256
+from vitattack.core.file_hashes import Marks, remembered_sha256, still_fit
 from vitattack.core.files import cache_home, json_text, read_json, write_atomically
 from vitattack.core.versions import COMPUTING, package_version
 from vitattack.records.job import Job
@@ -77,16 +77,21 @@ class RunIndex:
         self,
         request: Mapping[str, Any],
         jobs: Iterable[Job],
-        files: Iterable[Path],
+        files: Marks,
         remarks: Iterable[str] = (),
     ) -> None:
-        """Remember the jobs of a request and the files it reads; a missing file invalidates the entry once it appears."""
+        """Remember the jobs of a request and the files it reads, marked before the run, unless one has changed since.
+
+        A missing file invalidates the entry once it appears.
+        """
         entry = {
             "schema": 1,
             "jobs": [job.folder for job in jobs],
-            "files": {str(path): _state(path) for path in (path.absolute() for path in files)},
+            "files": {str(path): _state(path) for path in files},
             "remarks": list(remarks),
         }
+        if not still_fit(files):  # the run may have read other content than is there now
+            return
         with suppress(OSError, VitattackError):  # without a writable store only time is lost
             place = self._place(request)
             if read_json(place) == entry:
