@@ -44,7 +44,9 @@ class AttentionMap:
     def require(self, purpose: str) -> None:
         """Raise a UsageError for a model without attention."""
         if not self.layers:
-            raise UsageError(f"model '{self.model}' has no attention softmax, so {purpose}: give a transformer")
+            reasons = "; ".join(dict.fromkeys(reason for _, reason in self.ignored))
+            what = f"no attention softmax that counts ({reasons})" if reasons else "no attention softmax"
+            raise UsageError(f"model '{self.model}' has {what}, so {purpose}: give a transformer")
 
 
 def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:
