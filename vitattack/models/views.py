@@ -14,6 +14,7 @@ from torch.func import functional_call
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.runtime import out_of_memory
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, Per, broadcast_scales, check_scales
+from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.attention.sdpa import Sdpa
 from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
 from vitattack.models.base import Attackable
@@ -141,7 +142,8 @@ class BackwardOnly(View):
     def __init__(self, victim: Victim, scales: Tensor, layers: AttentionMap, per: Per = "layer") -> None:
         super().__init__(victim)
         check_scales(layers, scales, per)
-        self.scales, self.layers = scales, layers
+        self.scales = scales
+        self.layers = with_sample_axes(layers, victim) if per == "sample" else layers
         self.per: Per = per
 
     def forward(self, x: Tensor) -> Tensor:

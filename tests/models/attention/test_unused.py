@@ -13,6 +13,7 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack.core.errors import UsageError
 from vitattack.diagnostics.diagnose import diagnose
 from vitattack.models.attention.layer_detection import attention_layers
+from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
@@ -94,7 +95,7 @@ def test_a_softmax_over_layers_is_not_attention_and_scales_stay_with_their_sampl
     scales[1] = 0.1
     with torch.no_grad():
         plain = model(x)
-        with AttentionTap(layers, rescale=scales, per="sample"):
+        with AttentionTap(with_sample_axes(layers, model), rescale=scales, per="sample"):
             scaled = model(x)
     assert torch.equal(plain[[0, 2]], scaled[[0, 2]]) and not torch.equal(plain[1], scaled[1])
 
@@ -138,6 +139,6 @@ def test_attention_on_nested_tensors_is_named_as_what_cannot_be_read() -> None:
     x = torch.rand(2, 3, 4, 4)
     layers = attention_layers(Nested(), x)
     assert len(layers) == 0 and "nested tensors" in layers.ignored[0][1]
-    with pytest.raises(UsageError, match="nested tensors, .* so there is no softmax to diagnose") as said:
+    with pytest.raises(UsageError, match="no softmax to diagnose: .*nested tensors") as said:
         diagnose(Nested(), (x, torch.zeros(2, dtype=torch.long)), threads=1)
     assert "\n" not in str(said.value)
