@@ -14,7 +14,7 @@ import click
 from vitattack.core.errors import UsageError, VitattackError, first_line
 
 from .signals import Terminated
-from .terminal import say, write
+from .terminal import buffer_output, say, write
 
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
@@ -97,8 +97,17 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _forget_output() -> None:
+    """Let what cannot be printed go nowhere, or Python would fail once more on its way out."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     debug = "--debug" in sys.argv or os.environ.get("VITATTACK_DEBUG", "0").lower() not in ("", "0", "false", "no")
+    buffer_output()
     try:
         _check_environment()
         sys.exit(cli.main(standalone_mode=False, prog_name="vitattack"))
@@ -121,11 +130,12 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted: finished batches are stored; run the same command to resume", 128 + signal.SIGINT)
     except BrokenPipeError:  # the reader closed the pipe, as head does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         sys.exit(1)
     except OSError as error:
         if debug:
             raise
+        _forget_output()
         _fail(f"cannot write the output ({error.strerror}): print it elsewhere; finished batches are stored", 1)
     except Exception as error:
         if debug:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,13 @@ from vitattack.core.words import on_terminal, without_secrets
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
+
+
+def buffer_output() -> None:
+    """Give stdout a buffer where Python was told to use none: unbuffered, it drops without a word what a full disk refuses."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+        buffered = io.BufferedWriter(sys.stdout.buffer)
+        sys.stdout = io.TextIOWrapper(buffered, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
 
 
 def say(line: str) -> None:

@@ -240,12 +240,24 @@ def test_a_misspelt_variable_is_named(here: Here, monkeypatch: pytest.MonkeyPatc
     refused(here("evall"), "unknown command")
 
 
-def test_a_full_standard_output_is_one_line(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_full_standard_output_is_one_line(tmp_path: Path, unbuffered: str, room: int) -> None:
+    """Nothing at all, or a part of what is printed, finds room."""
+    with (tmp_path / "printed").open("w") as printed:
         done = subprocess.run(
-            [*ENTRY, "attacks"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+            [*ENTRY, "attacks", "list", "--json"],
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+            check=False,
         )
-    assert done.returncode == 1 and "cannot write the output" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("vitattack: cannot write the output (File too large)"), done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_aas_with_its_report_and_controls(here: Here) -> None:
