@@ -122,7 +122,13 @@ def test_broken_notes_and_a_cache_that_cannot_be_written_only_cost_time(
     settle(path)
     assert remembered_sha256(path) == sha(b"one")
     (note,) = home.rglob("*.json")
-    for content in ("", "{}", '{"state": 1}', note.read_text().replace(sha(b"one"), "short")):
+    for content in (
+        "",
+        "{}",
+        '{"state": 1}',
+        note.read_text().replace(sha(b"one"), "short"),
+        note.read_text().replace(sha(b"one"), sha(b"two")),
+    ):
         note.write_text(content)
         assert remembered_sha256(path) == sha(b"one")
     (tmp_path / "file").touch()

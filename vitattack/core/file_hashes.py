@@ -127,14 +127,19 @@ def _note_file(state: FileState) -> Path:
 
 
 def _noted(state: FileState) -> str | None:
+    """The hash in the note about a file in this state; a damaged note counts as none."""
     note = read_json(_note_file(state))
-    if note is None or note.get("state") != asdict(state):
-        return None
-    digest = note.get("sha256")
-    return digest if isinstance(digest, str) and len(digest) == 64 else None
+    digest = note.get("sha256") if note else None
+    return digest if isinstance(digest, str) and note == _note_content(state, digest) else None
+
+
+def _note_content(state: FileState, digest: str) -> dict[str, object]:
+    """The content of a note; `check` tells a damaged one, whose hash would otherwise name another file."""
+    check = hashlib.sha256(f"{astuple(state)!r} {digest}".encode(errors="surrogateescape")).hexdigest()
+    return {"state": asdict(state), "sha256": digest, "check": check[:16]}
 
 
 def _note(state: FileState, digest: str) -> None:
     with suppress(OSError, UsageError):  # a cache that cannot be written only costs time
         cache_folder(FOLDER)
-        replace_content(_note_file(state), json_text({"state": asdict(state), "sha256": digest}).encode())
+        replace_content(_note_file(state), json_text(_note_content(state, digest)).encode())
