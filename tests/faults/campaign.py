@@ -34,14 +34,19 @@ KILLS = {
     "pull": 15,
 }
 DAMAGES = {
-    "eval": 130,
+    "eval": 120,
     "auto": 70,
     "aas": 80,
     "shards": 60,
     "transfer": 40,
     "bench": 60,
-    "train": 90,
-    "pull": 40,
+    "train": 80,
+    "controls": 10,
+    "pull": 25,
+    "pull pinned": 20,
+    "given scales": 15,
+    "plan": 15,
+    "zoo file": 15,
 }
 FOLDERS = {
     "full disk": 24,

@@ -14,7 +14,7 @@ from typing import Any
 
 from .kills import Bench, Reference, difference, whole
 from .launcher import Ended, finish
-from .outcome import numbers, refused, unclean
+from .outcome import numbers, other_cells, reason, refused, unclean
 from .tally import Verdict
 from .workshop import Case
 
@@ -38,8 +38,10 @@ KINDS: dict[str, str] = {
     "hash memo": r"/home/file-hashes/",
     "downloads": r"/home/downloads/",
     "lock files": r"/home/locks/|/\.lock$|\.lock$|\.lease",
+    "pins": r"/weights\.lock\.json$",
     "other": r"",
 }
+RESULTS = frozenset({"samples", "shards", "events", "result.json", "learned.json", "checkpoints"})  # damaged more often
 Change = Callable[[bytes, random.Random], bytes]
 
 
@@ -198,15 +200,16 @@ def _link(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-REPLACEMENTS = {"deleted": _removed, "a folder": _folder, "a pipe": _pipe, "a link to itself": _link}
+REPLACEMENTS = {"a folder": _folder, "a link to itself": _link, "deleted": _removed, "pipe": _pipe}
 
 
-def files_by_kind(folder: Path) -> dict[str, list[Path]]:
-    """The stored files of a run, by kind."""
+def files_by_kind(folder: Path, inputs: str | None = None) -> dict[str, list[Path]]:
+    """The stored files of a run by kind, or the files it reads as input."""
     kinds: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != "models.yaml" and not path.is_symlink():
-            text = "/" + str(path.relative_to(folder))
+        text = "/" + str(path.relative_to(folder))
+        wanted = path.name != "models.yaml" if inputs is None else re.search(inputs, text)
+        if wanted and path.is_file() and not path.is_symlink():
             kind = next(kind for kind, pattern in KINDS.items() if re.search(pattern, text))
             kinds.setdefault(kind, []).append(path)
     return kinds
@@ -225,21 +228,24 @@ def stopped(bench: Bench, case: Case, folder: Path, luck: random.Random) -> None
 def damage(bench: Bench, case: Case, name: str, luck: random.Random, kind: str | None = None) -> Verdict:
     """One trial: a file of a finished or stopped run is damaged, and the last command is run again."""
     reference, verdict = bench.reference(case), Verdict()
-    folder = bench.workshop.place(bench.slot(case))
-    finished = luck.random() < 0.6
+    folder = bench.workshop.place(bench.slot(case), case)
+    finished = luck.random() < 0.6 or case.inputs is not None
     if finished:
         shutil.rmtree(folder)
         shutil.copytree(reference.folder, folder, copy_function=shutil.copy2)
     else:
         stopped(bench, case, folder, luck)
-    kinds = files_by_kind(folder)
+    kinds = files_by_kind(folder, case.inputs)
     if not kinds:
         return verdict  # stopped before anything was stored
-    kind = kind if kind in kinds else luck.choice(sorted(kinds))
+    if kind not in kinds:
+        names = sorted(kinds)
+        kind = luck.choices(names, [3 if name in RESULTS else 1 for name in names])[0]
     path = luck.choice(kinds[kind])
     before = path.read_bytes()
     if luck.random() < 0.15 or not before:
-        word = luck.choice(sorted(REPLACEMENTS))
+        words = sorted(REPLACEMENTS)
+        word = luck.choice(words if case.inputs is None else words[:-1])  # a pipe is a fine input
         REPLACEMENTS[word](path)
     else:
         change = luck.choice(CHANGES)
@@ -258,7 +264,7 @@ def damage(bench: Bench, case: Case, name: str, luck: random.Random, kind: str |
     if not ended.code and dropped and not ended.err.strip():
         verdict.silent += 1
         verdict.notes.append("stored records were dropped without a word")
-    if ended.code and not verdict.failed:  # the way out that every message names
+    if ended.code and not verdict.failed and case.inputs is None:  # the way out that every message names
         again = bench.run(case, (*case.commands[-1], *_fresh(case)), folder)
         _judge(verdict, reference, folder, again, case)
         verdict.refused, verdict.survived = 1, 0
@@ -270,7 +276,7 @@ def damage(bench: Bench, case: Case, name: str, luck: random.Random, kind: str |
 
 
 def _fresh(case: Case) -> tuple[str, ...]:
-    return () if case.commands[-1][0] == "models" else ("--fresh",)
+    return () if case.commands[-1][0] == "models" or case.inputs else ("--fresh",)
 
 
 def _judge(verdict: Verdict, reference: Reference, folder: Path, ended: Ended, case: Case) -> None:
@@ -279,8 +285,11 @@ def _judge(verdict: Verdict, reference: Reference, folder: Path, ended: Ended, c
         verdict.unclean += 1
         verdict.notes.append(complaint or f"ended with {ended.code}: {ended.err[-300:]}")
     elif ended.code:
-        verdict.notes.append(f"refused: {ended.err.strip().splitlines()[-1]}")
-    elif (found := numbers(ended.out)) != reference.outcome.numbers:
+        verdict.notes.append(f"refused: {reason(ended)}")
+        for name in other_cells(ended, reference.outcome.numbers):
+            verdict.wrong += 1
+            verdict.notes.append(f"other numbers of {name}")
+    elif case.inputs is None and (found := numbers(ended.out)) != reference.outcome.numbers:
         if not (isinstance(found, dict) and found.get("finished") is False):  # a shard that waits for others
             verdict.wrong += 1
             verdict.notes.append(f"other numbers: {difference(reference.outcome.numbers, found)}; {ended.err[-300:]}")

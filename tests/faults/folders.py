@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .kills import Bench, Reference, judge
 from .launcher import Ended, Running, finish, send
-from .outcome import numbers, outcome, refused, unclean
+from .outcome import Outcome, numbers, other_cells, outcome, reason, refused, unclean
 from .tally import Verdict
 from .workshop import CASES, Case
 
@@ -43,7 +43,10 @@ def _acceptable(verdict: Verdict, reference: Reference, folder: Path, ended: End
         verdict.unclean += 1
         verdict.notes.append(f"{when}: {complaint or f'ended with {ended.code}: {ended.err[-300:]}'}")
     elif ended.code:
-        verdict.notes.append(f"{when}: {ended.err.strip().splitlines()[-1]}")
+        verdict.notes.append(f"{when}: {reason(ended)}")
+        for name in other_cells(ended, reference.outcome.numbers):
+            verdict.wrong += 1
+            verdict.notes.append(f"{when}: other numbers of {name}")
     elif (found := numbers(ended.out)) != reference.outcome.numbers and not _waits(found):
         judge(verdict, reference, outcome(folder, ended), folder, when)
 
@@ -77,7 +80,7 @@ def _at_some_point(bench: Bench, running: Running, seconds: float) -> bool:
 
 def full_disk(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """A disk too small for the run, then one with room."""
-    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
     runs = folder / "runs"
     runs.mkdir()
     needed = sum(-(-path.stat().st_size // 4096) + 1 for path in (reference.folder / "runs").rglob("*"))
@@ -99,7 +102,7 @@ def full_disk(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdi
 
 def file_too_large(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """No file may grow beyond some bytes, as under a quota."""
-    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
     limit = luck.randint(500, 8000)
     ended = bench.finish_all(case, folder, {"largest_file": limit})
     _acceptable(verdict, reference, folder, ended, f"files of at most {limit} bytes")
@@ -111,7 +114,7 @@ def file_too_large(bench: Bench, case: Case, name: str, luck: random.Random) -> 
 
 def read_only(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """A store that becomes read-only during the run, or was from the start."""
-    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
     runs = folder / "runs"
     runs.mkdir()
     with mounted(runs, "-t", "tmpfs", "none"):
@@ -145,7 +148,7 @@ def _closed(verdict: Verdict, folder: Path) -> Verdict:
 
 def vanishing(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """The store, or one run in it, is deleted during the run."""
-    reference, verdict, folder = bench.reference(case), Verdict(), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(), bench.workshop.place(name, case)
     running = bench.start(case, case.commands[0], folder)
     if _at_some_point(bench, running, luck.uniform(0.1, 1.0) * reference.seconds):
         runs = folder / "runs"
@@ -167,7 +170,7 @@ def vanishing(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdi
 
 def _two(bench: Bench, case: Case, name: str, luck: random.Random, *patches: dict[str, object]) -> Verdict:
     """Two processes on one run, the second at a random moment; sometimes the first is killed."""
-    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
     words = case.commands[0]
     first = bench.start(case, words, folder, patches[0])
     _at_some_point(bench, first, luck.uniform(0, 0.9) * reference.seconds)
@@ -215,7 +218,7 @@ def two_nodes(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdi
 
 def jumping_clock(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """The wall clock jumps back and forth by up to three years, in a run that is killed and resumed."""
-    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
     patch = {"clock": luck.randrange(1 << 30)}
     running = bench.start(case, case.commands[0], folder, patch)
     if luck.random() < 0.5 and _at_some_point(bench, running, luck.uniform(0, 1) * reference.seconds):
@@ -235,7 +238,7 @@ def jumping_clock(bench: Bench, case: Case, name: str, luck: random.Random) -> V
 
 def changed_data(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """The file with the images is changed or cut during the run, then put back."""
-    reference, verdict, folder = bench.reference(case), Verdict(), bench.workshop.place(name)
+    reference, verdict, folder = bench.reference(case), Verdict(), bench.workshop.place(name, case)
     images = bench.workshop.root / "images.npz"
     # a copy of its own, so that trials side by side read the true one; a relative path keeps texts equal
     own = folder / "work"
@@ -270,7 +273,7 @@ def changed_data(bench: Bench, case: Case, name: str, luck: random.Random) -> Ve
     if ended.code == -signal.SIGBUS:
         verdict.unclean += 1
         verdict.notes.append("a bus error")
-    else:
+    elif not _is_of_changed_data(bench, case, folder, ended, reference):
         _acceptable(verdict, reference, place, ended, "data changed")
     verdict.refused += bool(ended.code)
     (folder / "images.npz").unlink(missing_ok=True)
@@ -281,8 +284,21 @@ def changed_data(bench: Bench, case: Case, name: str, luck: random.Random) -> Ve
             verdict.unclean += 1
             verdict.notes.append(f"put back: ended with {again.code}: {again.err[-300:]}")
         else:
-            judge(verdict, reference, outcome(place, again), place, "put back")
+            done = outcome(place, again)  # records of the changed file have keys of their own
+            expected = {name: content for name, content in done.records.items() if name in reference.records}
+            judge(verdict, reference, Outcome(done.numbers, expected), place, "put back")
     return _closed(verdict, folder)
+
+
+def _is_of_changed_data(bench: Bench, case: Case, folder: Path, ended: Ended, reference: Reference) -> bool:
+    """Whether a run began after the change: it says whose data it used, and an undisturbed run says the same."""
+    found = numbers(ended.out)
+    if found is None or found["provenance"]["data_sha256"] == reference.outcome.numbers["provenance"]["data_sha256"]:
+        return False
+    other = folder / "undisturbed"
+    shutil.copytree(folder / "home", other / "home")
+    undisturbed = bench.finish_all(case, other)
+    return not undisturbed.code and numbers(undisturbed.out) == found
 
 
 STORES = ("eval", "auto", "aas", "transfer", "bench", "train")

@@ -66,7 +66,7 @@ class Bench:
 
     def reference(self, case: Case) -> Reference:
         if case.name not in self.references:
-            folder = self.workshop.place(self.slot(case))
+            folder = self.workshop.place(self.slot(case), case)
             counting = folder / "changes"
             patch = {"die_at": {"n": 0, "signal": 9, "below": str(folder), "count": str(counting)}}
             seconds, changes = 0.0, 0
@@ -100,7 +100,7 @@ def whole(content: bytes, undisturbed: bytes) -> int:
 def kill(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """One trial: up to three kills, then runs to the end, then once more from the store."""
     reference, verdict = bench.reference(case), Verdict()
-    folder = bench.workshop.place(name)
+    folder = bench.workshop.place(name, case)
     stages = list(case.commands)
     kills = 1 + (luck.random() < 0.35) + (luck.random() < 0.15)
     victims = sorted(luck.choices(range(len(stages)), k=kills))

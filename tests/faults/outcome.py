@@ -13,7 +13,13 @@ from .launcher import Ended
 
 # Times; the state of the repository, which may be edited meanwhile; where a file was fetched from.
 DROPPED = frozenset({"seconds", "hours", "git", "date", "file", "from_store", "written"})
-UNEXPECTED = ("Traceback (most recent call last)", "the run failed (", "Fatal Python error", "Segmentation fault")
+UNEXPECTED = (
+    "Traceback (most recent call last)",
+    "the run failed (",
+    "Error: ",
+    "Fatal Python error",
+    "Segmentation fault",
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def doubled(records: dict[str, bytes]) -> int:
 def unclean(ended: Ended) -> str | None:
     """The last line of an error that nobody foresaw."""
     if any(mark in ended.err or mark in ended.out for mark in UNEXPECTED):
-        return (ended.err.strip().splitlines() or ["?"])[-1]
+        return reason(ended)
     if ended.hung:
         return "hung"
     if ended.code < 0:
@@ -109,6 +115,31 @@ def unclean(ended: Ended) -> str | None:
 
 
 def refused(ended: Ended) -> bool:
-    """Whether the command ended with one line that says why."""
+    """Whether the command ended with one line that says why, or named a reason for every cell that failed."""
     lines = [line for line in ended.err.strip().splitlines() if line]
-    return ended.code in (1, 2) and bool(lines) and lines[-1].startswith("vitattack: ")
+    if ended.code not in (1, 2):
+        return False
+    failed = [cell for cell in cells(ended) if cell["status"] == "failed"]
+    return bool(lines and lines[-1].startswith("vitattack: ")) or any(cell["error"] for cell in failed)
+
+
+def reason(ended: Ended) -> str:
+    """What a command that was refused says."""
+    failed = [cell["error"] for cell in cells(ended) if cell["status"] == "failed"]
+    return failed[0] if failed else (ended.err.strip().splitlines() or ["?"])[-1]
+
+
+def cells(ended: Ended) -> list[dict[str, Any]]:
+    """The cells of a benchmark, if this is one."""
+    content = numbers(ended.out)
+    return list(content.get("cells", ())) if isinstance(content, dict) and "counts" in content else []
+
+
+def other_cells(ended: Ended, undisturbed: Any) -> list[str]:
+    """Cells of a benchmark that has failed elsewhere, and whose numbers are not the undisturbed ones."""
+    if not cells(ended):
+        return []
+    names = ("model", "attack", "threat", "seed")
+    known = {tuple(cell[name] for name in names): cell for cell in undisturbed.get("cells", ())}
+    measured = [cell for cell in cells(ended) if cell["measured"] is not None]
+    return [f"{c['model']} {c['attack']}" for c in measured if c != known[tuple(c[name] for name in names)]]

@@ -33,6 +33,8 @@ class Case:
     patches: Mapping[str, Any] = field(default_factory=dict)
     forked: bool = True  # else every command is an interpreter of its own
     needs: str | None = None  # a package, or "host": a web server with the weights
+    inputs: str | None = None  # pattern of files that are read as input: after damage, other numbers may be right
+    own: tuple[str, ...] = ()  # files of the workshop that each trial has a copy of
 
 
 def _eval(*words: str, model: str = "../model.safetensors") -> tuple[str, ...]:
@@ -66,6 +68,16 @@ CASES = {
         Case("bench ray", ((*BENCH, "--executor", "ray", "--jobs", "2"),), forked=False, needs="ray"),
         Case("train", (TRAIN,)),
         Case("pull", (("models", "pull", "own/net", "--json", "--quiet"),), needs="host"),
+        Case("pull pinned", (("models", "pull", "own/pinned", "--json", "--quiet"),), needs="host"),
+        Case("controls", ((*_eval(AAS, *DATA, *CALIBRATION), "--controls"),)),
+        Case(
+            "given scales",
+            (_eval("aas+pgd(steps=3)", "--scales", "scales.json", *DATA),),
+            inputs=r"/scales\.json$",
+            own=("scales.json",),
+        ),
+        Case("plan", ((*BENCH, "--plan", "--calibrate"), (*BENCH, "--plan")), inputs=r"/throughput\.json$"),
+        Case("zoo file", (("models", "info", "own/net", "--json"),), inputs=r"/models\.yaml$", needs="host"),
     )
 }
 
@@ -99,6 +111,9 @@ models:
   - {{id: own/net, summary: mine, arch: 'small:tiny_vit_32', num_classes: 10, input: 32, dataset: cifar10,
      arch_kwargs: {{embed_dim: 32, depth: 2, num_heads: 2}}, normalize: null,
      weights: {{from: ['{url}/own.safetensors'], size: {size}, sha256: {sha256}}}}}
+  - {{id: own/pinned, summary: mine, arch: 'small:tiny_vit_32', num_classes: 10, input: 32, dataset: cifar10,
+     arch_kwargs: {{embed_dim: 32, depth: 2, num_heads: 2}}, normalize: null,
+     weights: {{from: ['{url}/own.safetensors']}}}}
 """
 
 
@@ -133,8 +148,8 @@ class Workshop:
     def weights(self) -> bytes:
         return (self.root / "model.safetensors").read_bytes()
 
-    def place(self, name: str) -> Path:
-        """An empty folder for a trial, with a cache of its own."""
+    def place(self, name: str, case: Case | None = None) -> Path:
+        """A folder for a trial, with a cache of its own and the case's own files."""
         folder = self.root / name
         if folder.exists():
             shutil.rmtree(folder)
@@ -143,4 +158,6 @@ class Workshop:
             sha256 = hashlib.sha256(self.weights).hexdigest()
             entry = ENTRY.format(url=self.url, size=len(self.weights), sha256=sha256)
             (folder / "home" / "models.yaml").write_text(entry)
+        for file in case.own if case else ():
+            shutil.copy2(self.root / file, folder)
         return folder
