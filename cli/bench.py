@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import combined, option, output_options, store_options
-from .terminal import say, write
+from .terminal import say
 
 if TYPE_CHECKING:
     from vitattack.bench.executors.executor import Executor
@@ -214,6 +214,6 @@ def _show(results: BenchmarkResult, form: str, save: str | None) -> None:
         for path in save_bench(results, Path(save)):
             say(f"written: {path}")
     if form == "csv":
-        write(number_table(results).csv(), newline=False)
+        show(number_table(results), {}, form)
         return
     show(bench_tables(results, terminal_width() if form == "table" else None), bench_json(results), form)

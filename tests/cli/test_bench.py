@@ -69,7 +69,7 @@ def test_run_then_stored_then_one_form_after_the_other(here: Here, file: Path, t
     assert cell["n"] == 8 and cell["published"] == 0.5 and cell["status"] == "ok"
     theirs = next(c for c in content["cells"] if (c["model"], c["attack"]) == ("theirs", "fgsm"))
     assert theirs["measured"] is None and theirs["published"] == 0.525 and theirs["status"] == "published"
-    assert {p.suffix for p in (tmp_path / "saved").iterdir()} == {".md", ".tex", ".csv", ".json", ".parquet"}
+    assert {p.suffix for p in (tmp_path / "saved").iterdir()} == {".md", ".tex", ".csv", ".txt", ".json", ".parquet"}
     again = here(*words, "--json")
     assert json.loads(again.stdout)["cells"] == content["cells"] and "to run" not in again.stderr
     same = ("--data", "cifar10-demo[:8]", "--batch-size", "8", "--threads", "1", "--out", str(tmp_path / "runs"))

@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -163,7 +164,7 @@ def test_json_has_the_agreed_shape(tmp_path):
 
 def test_numbers_are_a_row_per_cell(tmp_path):
     lines = bench_files.number_table(made(tmp_path)).csv().splitlines()
-    rows = list(csv.DictReader(io.StringIO("\n".join(line for line in lines if not line.startswith("#")))))
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines))))
     assert {(r["model"], r["attack"], r["measured"]) for r in rows} >= {
         ("CNN", "GAMA", "0.01"),
         ("CNN", "clean", "0.91"),
@@ -199,7 +200,10 @@ def test_saved_in_every_form(tmp_path, monkeypatch):
     monkeypatch.setattr(CellResult, "records", lambda self: iter(records if self.status == "ok" else ()))
     monkeypatch.setattr("vitattack.report.sample_parquet.ROWS_IN_MEMORY", 2)
     paths = bench_files.save_bench(matrix, tmp_path / "out")
-    assert sorted(path.suffix for path in paths) == [".csv", ".json", ".md", ".parquet", ".tex"]
+    assert sorted(path.suffix for path in paths) == [".csv", ".json", ".md", ".parquet", ".tex", ".txt"]
+    frame = pd.read_csv(tmp_path / "out" / "made.csv")
+    assert len(frame) == len(bench_files.number_table(matrix).rows) and not frame["model"].str.startswith("#").any()
+    assert (tmp_path / "out" / "made.notes.txt").read_text().startswith(matrix.bench.title)
     rows = pq.read_table(tmp_path / "out" / "made.parquet").to_pylist()
     assert len(rows) == 4 * 3
     assert (

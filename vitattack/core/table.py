@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vitattack.core.words import comment_in_csv, in_csv, in_latex, in_markdown, on_terminal
+from vitattack.core.words import in_csv, in_latex, in_markdown, on_terminal
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -65,13 +65,16 @@ class Table:
         )
 
     def csv(self) -> str:
+        """The headings and the rows, and nothing that a reader of tables would take for one: the rest is `remarks`."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(map(in_csv, self.columns))
         writer.writerows(map(in_csv, row) for row in self.rows)
-        # Comment lines: a number should not travel without its n and its doubts.
-        comments = [f"# {comment_in_csv(line)}\n" for line in (self.title, *self.notes)]
-        return stream.getvalue() + "".join(comments)
+        return stream.getvalue()
+
+    def remarks(self) -> str:
+        """The title and the notes, a line each: a number should not travel without its n and its doubts."""
+        return "".join(" ".join(on_terminal(line).split()) + "\n" for line in (self.title, *self.notes))
 
     def latex(self) -> str:
         """booktabs; the notes go into the caption, a number should not travel without its doubts."""
@@ -89,3 +92,15 @@ class Table:
             + "".join(map(line, self.rows))
             + "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
         )
+
+
+def as_csv(tables: Sequence[Table]) -> tuple[str, str]:
+    """Tables as the text of one CSV file, and everything else they say.
+
+    Tables of equal columns become one, with their titles in front; of others, only the first is rows.
+    """
+    first, *others = tables
+    if others and all(each.columns == first.columns for each in others):
+        rows = [(each.title, *row) for each in tables for row in each.rows]
+        return Table(first.title, ("table", *first.columns), rows).csv(), "".join(each.remarks() for each in tables)
+    return first.csv(), "\n".join([first.remarks(), *(each.remarks() + each.csv() for each in others)])

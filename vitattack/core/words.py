@@ -44,11 +44,6 @@ def in_csv(text: str) -> str:
     return cell
 
 
-def comment_in_csv(text: str) -> str:
-    """One line of prose whose commas, which begin cells, begin no formula."""
-    return re.sub(r"(?<=[,;])(?=[=+@-])", " ", " ".join(on_terminal(text).split()))
-
-
 _TEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

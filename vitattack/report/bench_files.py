@@ -10,7 +10,7 @@ from vitattack.bench.compare import ComparedNumber, compared_numbers, worst_case
 from vitattack.bench.fronts import size_fronts
 from vitattack.bench.run.results import BenchmarkResult
 from vitattack.bench.schema import CLEAN
-from vitattack.core.table import Table
+from vitattack.core.table import Table, as_csv
 from vitattack.report.bench_tables import bench_notes, bench_tables
 
 COLUMNS = (
@@ -84,15 +84,17 @@ def _plain(value: Any) -> str:
 
 
 def save_bench(results: BenchmarkResult, folder: Path) -> list[Path]:
-    """Write every form to a folder: NAME.md, .tex, .csv, .json, and NAME.parquet with a record per sample."""
+    """Write every form to a folder: NAME.md, .tex, .csv with .notes.txt, .json, and NAME.parquet with a row per sample."""
     from vitattack.report.sample_parquet import write_samples
 
     folder.mkdir(parents=True, exist_ok=True)
     tables = bench_tables(results)
+    rows, remarks = as_csv([number_table(results)])
     texts = {
         "md": "\n".join(table.markdown() for table in tables),
         "tex": "\n".join(table.latex() for table in tables),
-        "csv": number_table(results).csv(),
+        "csv": rows,
+        "notes.txt": remarks,
         "json": json.dumps(bench_json(results), indent=2) + "\n",
     }
     paths = []
