@@ -27,7 +27,7 @@ from masked_gradients import load_masked
 from torch import Tensor
 
 from vitattack.attacks.auto.attack import Auto
-from vitattack.attacks.auto.block import AutoStage
+from vitattack.attacks.auto.auto_stage import AutoStage
 from vitattack.attacks.base import Attack, Crafted, Wrapper, blank_search
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet, load_data

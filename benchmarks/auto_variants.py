@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import Auto
-from vitattack.attacks.auto.block import AutoStage
+from vitattack.attacks.auto.auto_stage import AutoStage
 from vitattack.attacks.base import Attack, Crafted, Wrapper
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.layer_detection import attention_layers

@@ -325,9 +325,34 @@ def test_a_model_that_insists_on_a_dtype() -> None:
     panel.add(X, Y)
     exact = panel._exact.weights
     assert exact.dtype == torch.float64 and not torch.equal(exact, exact.float().double())
-    with pytest.raises(VitattackError, match="cannot run in float64") as caught:
-        run(Model(cast=True))
-    assert "\n" not in str(caught.value)
+    found = run(Model(cast=True))
+    assert len(found.blocks) == 1 and found.verdict == "ok"
+    gradient = found.gradient
+    assert gradient["margin"]["fp32"] is None
+    assert gradient["margin"]["bf16"]["sign_agreement"] > 0.9
+    assert "Double" in gradient["missing"]["fp64"] and "\n" not in gradient["missing"]["fp64"]
+    said = "\n".join(report.notes(found))
+    assert "in bf16 against fp32" in said and "in fp32 against" not in said and "cannot run in fp64" in said
+
+
+def test_a_model_that_cannot_run_in_bfloat16_loses_that_column() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = four_blocks().model
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = nn.functional.conv2d(x, torch.eye(3, dtype=x.dtype)[:, :, None, None])
+            if x.dtype == torch.bfloat16:
+                raise RuntimeError("no kernel for bfloat16")
+            out: Tensor = self.inner(x)
+            return out
+
+    found, whole = run(Model()), run(four_blocks())
+    assert found.gradient["margin"]["bf16"] is None and found.gradient["missing"] == {"bf16": "no kernel for bfloat16"}
+    assert found.gradient["margin"]["fp32"] == whole.gradient["margin"]["fp32"]
+    assert "missing" not in whole.gradient
+    assert not any("in bf16 against" in line for line in report.notes(found))
 
 
 def test_one_image_is_enough() -> None:

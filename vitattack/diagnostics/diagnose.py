@@ -102,7 +102,10 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the gradients: `underflow` if fp32 loses them, `saturated` if it does not but blocks are flagged."""
+        """The verdict on the gradients: `underflow` if fp32 loses them, `saturated` if it does not but blocks are flagged.
+
+        For a model that cannot run in fp64 it rests on the gradients of the scores alone.
+        """
         if self.gradient["dead_dscores"] > DEAD_ROWS or self.spoilt:
             return "underflow"
         return "saturated" if self.flagged else "ok"
@@ -111,7 +114,7 @@ class Diagnosis:
     def spoilt(self) -> bool:
         """Whether the fp32 input gradient of the margin differs from fp64 so much that an attack would notice."""
         margin = self.gradient["margin"]["fp32"]
-        return bool(margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES)
+        return margin is not None and bool(margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES)
 
     def json(self) -> dict[str, Any]:
         return {

@@ -1,21 +1,30 @@
-"""Input gradients in fp32 and bf16, compared with those of the same model in fp64."""
+"""Input gradients in fp32 and bf16, compared with those of the same model in fp64.
+
+A model that cannot run in fp64 has its bf16 gradient compared with fp32; one that cannot run in bf16 goes without.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.losses.plain import CrossEntropy, Margin
-from vitattack.core.errors import VitattackError
+from vitattack.core.errors import first_line
+from vitattack.core.runtime import out_of_memory
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
 from vitattack.models.attention.tap import AttentionTap, Seen
+from vitattack.models.lost_gradients import lost_gradients_named
 
 IMAGES_AT_ONCE = 8
 LossOf = Callable[[Tensor, Tensor], Tensor]
+WeightsOf = Callable[[AttentionLayer, Tensor], Tensor]
+Precision = Literal["fp64", "bf16"]
+T = TypeVar("T")
 
 
 class Agreement:
@@ -60,7 +69,7 @@ class GradientPanel:
 
     def __init__(self, victim: nn.Module, layers: AttentionMap) -> None:
         self._victim, self._layers = victim, layers
-        self._exact = copy.deepcopy(victim).double()
+        self.missing: dict[Precision, str] = {}  # why the model cannot run in a precision
         self._losses: dict[str, LossOf] = {"margin": Margin(), "cross_entropy": CrossEntropy()}
         self.fp32 = {name: Agreement() for name in self._losses}
         self.bf16 = {name: Agreement() for name in self._losses}
@@ -68,6 +77,7 @@ class GradientPanel:
         self._through: list[float] = []
         # per layer and head: zero entries of dL/dscores and all of them, rows of zeros and all rows
         self._zero_scores = {n.number: torch.zeros(4, n.heads, dtype=torch.long) for n in layers.layers}
+        self._exact = self._attempt("fp64", lambda: copy.deepcopy(victim).double())
 
     def add(self, x: Tensor, y: Tensor) -> None:
         # Few images at a time: the scores of all blocks are held together.
@@ -77,13 +87,19 @@ class GradientPanel:
     def _add(self, x: Tensor, y: Tensor) -> None:
         self.images += len(x)
         for name, loss in self._losses.items():
-            reference = self._reference(x, y, loss)
-            self.fp32[name].add(self._gradient(self._victim, x, y, loss), reference)
-            with torch.autocast(x.device.type, torch.bfloat16):
-                half = self._gradient(self._victim, x, y, loss)
-            self.bf16[name].add(half, reference)
+            with lost_gradients_named(self._victim, x):
+                plain = self._gradient(self._victim, x, y, loss)
+            exact = self._attempt("fp64", partial(self._in_double, x, y, loss, _softmax))
+            reference = plain.double() if exact is None else exact
+            if exact is not None:
+                self.fp32[name].add(plain, exact)
+            half = self._attempt("bf16", partial(self._in_half, x, y, loss))
+            if half is not None:
+                self.bf16[name].add(half, reference)
             if name == "margin":
-                without = self._gradient(self._exact, x.double(), y, loss, weights=_constant)
+                without = self._attempt("fp64", partial(self._in_double, x, y, loss, _constant))
+                if without is None:
+                    without = self._gradient(self._victim, x, y, loss, _constant).double()
                 rest = (reference - without).flatten(1).norm(dim=1)
                 self._through += (rest / reference.flatten(1).norm(dim=1).clamp_min(1e-300)).tolist()
         self._scores(x, y)
@@ -101,24 +117,40 @@ class GradientPanel:
         return float(dead / max(1, rows))
 
     def json(self) -> dict[str, Any]:
+        def agreements(loss: str) -> dict[str, Any]:
+            return {
+                "fp32": None if "fp64" in self.missing else self.fp32[loss].json(),
+                "bf16": None if "bf16" in self.missing else self.bf16[loss].json(),
+            }
+
         return {
             "n": self.images,
-            "margin": {"fp32": self.fp32["margin"].json(), "bf16": self.bf16["margin"].json()},
-            "cross_entropy": {"fp32": self.fp32["cross_entropy"].json(), "bf16": self.bf16["cross_entropy"].json()},
+            "margin": agreements("margin"),
+            "cross_entropy": agreements("cross_entropy"),
             "dead_dscores": self.dead_dscores,
             "through_attention": sum(self._through) / max(1, len(self._through)),
+            **({"missing": dict(self.missing)} if self.missing else {}),
         }
 
-    def _reference(self, x: Tensor, y: Tensor, loss: LossOf) -> Tensor:
+    def _in_double(self, x: Tensor, y: Tensor, loss: LossOf, weights: WeightsOf) -> Tensor:
+        assert self._exact is not None  # or fp64 is missing and nothing is attempted in it
+        return self._gradient(self._exact, x.double(), y, loss, weights)
+
+    def _in_half(self, x: Tensor, y: Tensor, loss: LossOf) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self._gradient(self._victim, x, y, loss)
+
+    def _attempt(self, precision: Precision, work: Callable[[], T]) -> T | None:
+        """What is computed in a precision; None, and the reason is kept, if the model cannot run in it."""
+        if precision in self.missing:
+            return None
         try:
-            return self._gradient(self._exact, x.double(), y, loss, weights=_softmax)
-        except RuntimeError as error:
-            if "dtype" not in str(error) and "type" not in str(error):
+            return work()
+        except (RuntimeError, TypeError) as error:
+            if out_of_memory(error):
                 raise
-            reason = str(error).splitlines()[0]
-            raise VitattackError(
-                f"the model cannot run in float64 ({reason}): let its forward keep the dtype of its input"
-            ) from error
+            self.missing[precision] = first_line(error)
+            return None
 
     def _gradient(
         self,
@@ -126,7 +158,7 @@ class GradientPanel:
         x: Tensor,
         y: Tensor,
         loss: LossOf,
-        weights: Callable[[AttentionLayer, Tensor], Tensor] | None = None,
+        weights: WeightsOf | None = None,
     ) -> Tensor:
         x = x.detach().requires_grad_()
         if weights is None:

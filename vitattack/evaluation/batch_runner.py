@@ -14,7 +14,9 @@ from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
+from vitattack.evaluation.crafting import call_attack
 from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import Victim, check_pixels
 from vitattack.records.batch import BatchNotes
@@ -112,7 +114,7 @@ class BatchRunner:
         rng = SampleRng(self.job.seed, tuple(rows))
         others: dict[str, Tensor] = {}
         if not bool(attacked.all()):
-            with counting_passes(self.victim) as passes:
+            with counting_passes(self.victim) as passes, lost_gradients_named(self.victim, x):
                 others = self.attack.on_misclassified(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
         outcomes = self._attacked(rows, x, y, clean, rng, others)
@@ -142,8 +144,7 @@ class BatchRunner:
 
     def crafted(self, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, dict[str, Tensor]]:
         """Candidates, and the passes counted per sample."""
-        with counting_passes(self.victim) as passes:
-            crafted = self.attack(self.victim, x, y, rng=rng)
+        crafted, passes = call_attack(self.attack, self.victim, x, y, rng)
         return crafted, _shared(passes, crafted.evidence, len(x), x)
 
 

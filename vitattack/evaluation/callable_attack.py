@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
 from vitattack.core.rng import SampleRng
+from vitattack.evaluation.crafting import call_attack
 from vitattack.evaluation.setup import DEFAULT_THREAT
+from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.victim import as_victim, check_pixels
 from vitattack.threats.base import Threat, parse_threat
 
@@ -27,8 +29,9 @@ class Crafter:
         victim = as_victim(model, x)
         x, _ = check_pixels(x, "images")
         rng = SampleRng(seed, tuple(range(len(x))))
-        prepared = self.attack.prepare(victim, lambda: (x[:0], y[:0]), rng=rng.child("prepare"))
-        return prepared(victim, x, y, rng=rng)
+        with lost_gradients_named(victim, x):
+            prepared = self.attack.prepare(victim, lambda: (x[:0], y[:0]), rng=rng.child("prepare"))
+        return call_attack(prepared, victim, x, y, rng)[0]
 
 
 def attack(text: str, *, threat: str | Threat = DEFAULT_THREAT) -> Crafter:

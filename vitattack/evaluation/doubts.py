@@ -106,11 +106,9 @@ class Doubts:
 
     def _counted(self) -> Iterator[str]:
         n = len(self.records)
-        attacked = sum(r.clean == r.label for r in self.records)
         invalid = sum(r.status == "invalid" for r in self.records)
         violations = sum(r.violation for r in self.records)
         fragile = sum(r.fragile for r in self.records)
-        flat = sum(bool(r.evidence.get("zero_grad")) for r in self.records)
         outside = sum(r.status == "robust" and bool(r.evidence.get("outside")) for r in self.records)
         if invalid:
             yield f"{invalid} of {n} samples have no valid verdict (NaN outputs or no candidate inside the budget)"
@@ -118,11 +116,6 @@ class Doubts:
             yield f"{violations} candidates broke the budget and were discarded"
         if fragile:
             yield f"{fragile} successes were not reproduced at another batch size: their samples count as robust"
-        if flat:
-            yield (
-                f"{flat} of {attacked} attacked samples gave an exactly zero gradient: try margin, dlr or mifpe, and square "
-                "if theirs is zero too"
-            )
         if outside:
             yield f"{outside} candidates of a foreign attack lay outside the budget and were dropped: they count as robust"
         yield from doubts_of([max(0, int(r.evidence.get("flags", 0))) for r in self.records])

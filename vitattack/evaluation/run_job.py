@@ -23,6 +23,8 @@ from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, un
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.reuse import keep_or_confirm
 from vitattack.evaluation.second_pass import history, run_again
+from vitattack.evaluation.zero_gradients import zero_gradient_doubts
+from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, model_digest
 from vitattack.records.job import Job
@@ -95,6 +97,8 @@ def run(
         if everything is not None and at_chance(everything, victim.num_classes):
             x, y, _ = read_batch(data, data.rows[:TRIED], victim, device)
             sink.note({"doubts": [chance_doubt(everything, victim, x, y)]})
+        if everything is not None:
+            note_zero_gradients(everything, victim, data, sink)
         note_leaks(victim, buffers, sink)
         if everything is None:
             return None
@@ -107,6 +111,13 @@ def note_leaks(victim: Victim, buffers: str, sink: Sink) -> None:
     """Note a doubt if the buffers no longer have the digest they had before the run."""
     if model_digest(victim, parameters=False) != buffers:
         sink.note({"doubts": ["the model changed its buffers while it was attacked: its state leaks between images"]})
+
+
+def note_zero_gradients(records: Sequence[SampleRecord], victim: Victim, data: DataSet, sink: Sink) -> None:
+    """Note why samples gave attacks no gradient, if any did."""
+    doubts = zero_gradient_doubts(records, victim, lambda rows: read_batch(data, rows, victim, victim.mean.device)[0])
+    if doubts:
+        sink.note({"doubts": doubts})
 
 
 def finish(
@@ -156,7 +167,7 @@ def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job,
     if content is not None:
         return recall_attack(attack, victim, content["learned"])
     began = time.perf_counter()
-    with counting_passes(victim) as passes:
+    with counting_passes(victim) as passes, lost_gradients_named(victim, victim.grey()):
         attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
     learned = attack.learned()
     if learned is not None:

@@ -58,7 +58,7 @@ def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], 
     """The pass that follows pass `done`, if any."""
     offered = attack.assurance if attack is not None else None
     left = [record for record in records if record.status == "robust"]
-    if offered is None or not left or done == ESCALATED:
+    if offered is None or not left or done == ESCALATED or any(record.evidence.get("no_gradient") for record in left):
         return None
     everybody = LaterPass(ESCALATED, offered.full, tuple(record.index for record in left), offered.first_of_full)
     if done == PROBED:

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import PurePath
 from pickle import PicklingError
 from typing import Any, NamedTuple
@@ -183,8 +183,11 @@ class _Hashing:
             return self.value(("script", value.qualified_name, value.code), where)
         if isinstance(value, types.BuiltinMethodType) and isinstance(value.__self__, types.ModuleType | types.NoneType):
             return _sha256(b"builtin", f"{value.__module__}.{value.__qualname__}".encode())
-        if inspect.isroutine(value) and not isinstance(value, types.BuiltinMethodType):
-            return _sha256(b"builtin", f"{getattr(value, '__objclass__', '')}.{value.__qualname__}".encode())
+        if isinstance(value, cached_property):
+            return self.value(("cached_property", value.func), where)
+        name = getattr(value, "__qualname__", None)  # descriptors of foreign code may have none
+        if inspect.isroutine(value) and not isinstance(value, types.BuiltinMethodType) and name is not None:
+            return _sha256(b"builtin", f"{getattr(value, '__objclass__', '')}.{name}".encode())
         wrapped = inspect.unwrap(value) if hasattr(type(value), "cache_info") else value
         return None if wrapped is value else self.value(wrapped, where)  # functools.cache and its like
 

@@ -11,17 +11,23 @@ from torch import Tensor, nn
 
 
 class Passes:
-    """Rows that went forward through a module, and rows whose gradient came back through its output."""
+    """Rows that went forward through a module, and rows whose gradient came back through its output.
+
+    `cut` says that an output had no gradient although one was asked for.
+    """
 
     def __init__(self) -> None:
         self.forwards = 0
         self.backwards = 0
+        self.cut = False
 
     def _forward(self, module: nn.Module, args: Any, output: Tensor) -> None:
         rows = len(args[0])
         self.forwards += rows
         if output.requires_grad:
             output.register_hook(lambda grad: self._backward(rows))  # type: ignore[no-untyped-call]
+        elif args[0].requires_grad and torch.is_grad_enabled():
+            self.cut = True
 
     def _backward(self, rows: int) -> None:
         self.backwards += rows

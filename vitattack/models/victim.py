@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.models.base import Attackable
+from vitattack.models.checkpointing import without_checkpointing
 from vitattack.models.digest import buffers_digest, fingerprint
 
 # Images that were normalised and back leave the box by rounding errors; more than this is another scale.
@@ -84,8 +85,13 @@ def as_victim(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
         return module
     name = name or type(module).__name__
     check_floats(module)
+    image, given = x[:1].clone(), x[:1].clone()
     with frozen(module), torch.no_grad():
-        logits = _logits(module(x[:1]), name)
+        logits = _logits(module(given), name)
+    if not torch.equal(given.nan_to_num(), image.nan_to_num()):
+        raise UsageError(
+            f"model '{name}' changes its input in place: let its forward work on a copy, as in x = x - mean"
+        )
     if logits.dim() != 2:
         raise UsageError(
             f"the model returns {tuple(logits.shape)} for one image, not (1, classes): wrap it so that it gives logits"
@@ -105,7 +111,10 @@ def check_floats(module: nn.Module) -> None:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Put a module in eval mode without parameter gradients, on one attention kernel; restore everything afterwards."""
+    """Put a module in eval mode without parameter gradients, on one attention kernel, without checkpointing.
+
+    Everything is restored afterwards.
+    """
     training = [m for m in module.modules() if m.training]
     learning = [p for p in module.parameters() if p.requires_grad]
     fastpath = torch.backends.mha.get_fastpath_enabled()
@@ -116,7 +125,8 @@ def frozen(module: nn.Module) -> Iterator[None]:
     # The fused inference path of nn.MultiheadAttention rounds differently from the one that gradients take.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with without_checkpointing():
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for submodule in training:

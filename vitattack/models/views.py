@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +11,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.func import functional_call
 
+from vitattack.core.errors import UsageError, first_line
+from vitattack.core.runtime import out_of_memory
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, Per, broadcast_scales, check_scales
+from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.attention.sdpa import Sdpa
 from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
 from vitattack.models.base import Attackable
@@ -57,6 +61,23 @@ class Averaged(View):
         return torch.stack([self.victim(x) for _ in range(self.answers)])
 
 
+class UnsuitedPrecision(UsageError):
+    """A model that does not run in a precision other than its own."""
+
+
+@contextmanager
+def in_precision(name: str, dtype: str) -> Iterator[None]:
+    """Say in one line that a model cannot run in a precision other than its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        raise UnsuitedPrecision(
+            f"model '{name}' cannot run in {dtype} ({first_line(error)}): let its forward keep the dtype of its input"
+        ) from error
+
+
 class Double(View):
     """The victim in double precision, which tells numerical artefacts from the model's own gradient."""
 
@@ -66,7 +87,8 @@ class Double(View):
         self._state = {name: t.detach().double() if t.is_floating_point() else t for name, t in named}
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self.victim, self._state, (x.double(),))
+        with in_precision(self.victim.name, "float64"):
+            logits: Tensor = functional_call(self.victim, self._state, (x.double(),))
         return logits
 
 
@@ -90,7 +112,12 @@ class Half(Attackable):
         self._unfused = victim.mean.device.type == "cpu"
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, dtype=torch.bfloat16), _Unfused() if self._unfused else nullcontext():
+        unfused = _Unfused() if self._unfused else nullcontext()
+        with (
+            in_precision(self.victim.name, "bfloat16"),
+            torch.autocast(x.device.type, dtype=torch.bfloat16),
+            unfused,
+        ):
             logits: Tensor = self.victim(x)
         return logits.to(x.dtype)
 
@@ -115,7 +142,8 @@ class BackwardOnly(View):
     def __init__(self, victim: Victim, scales: Tensor, layers: AttentionMap, per: Per = "layer") -> None:
         super().__init__(victim)
         check_scales(layers, scales, per)
-        self.scales, self.layers = scales, layers
+        self.scales = scales
+        self.layers = with_sample_axes(layers, victim) if per == "sample" else layers
         self.per: Per = per
 
     def forward(self, x: Tensor) -> Tensor:

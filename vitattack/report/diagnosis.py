@@ -57,14 +57,22 @@ def notes(diagnosis: Diagnosis) -> list[str]:
         f"verdict: {diagnosis.verdict}. {_reason(diagnosis)}",
         f"fp32, worst layer: p = 1 in {ones:.2%} of rows, {zeros:.2%} zero weights",
     ]
+    missing: dict[str, str] = gradient.get("missing", {})
+    reference = "fp32" if "fp64" in missing else "fp64"
     for loss, label in (("margin", "margin"), ("cross_entropy", "cross-entropy")):
         for dtype in ("fp32", "bf16"):
             agreement = gradient[loss][dtype]
+            if agreement is None:
+                continue
             lines.append(
-                f"input gradient of the {label} in {dtype} against fp64 ({gradient['n']} images): "
+                f"input gradient of the {label} in {dtype} against {reference} ({gradient['n']} images): "
                 f"sign agreement {agreement['sign_agreement']:.2%}, cosine {agreement['cosine']:.6f}, "
                 f"exact zeros {agreement['zero']:.2%}"
             )
+    lines += [
+        f"no comparison with {precision}, in which the model cannot run: {reason}"
+        for precision, reason in missing.items()
+    ]
     lines.append(
         f"share of the input gradient that flows through the attention scores: {gradient['through_attention']:.1%}"
     )
@@ -186,7 +194,9 @@ def _reason(diagnosis: Diagnosis) -> str:
     gradient: dict[str, Any] = diagnosis.gradient
     flagged = len(diagnosis.flagged)
     attack = (
-        "the fp32 input gradient differs from fp64, so attacks are misled"
+        "whether fp32 spoils the input gradient is not known, since the model cannot run in fp64"
+        if gradient["margin"]["fp32"] is None
+        else "the fp32 input gradient differs from fp64, so attacks are misled"
         if diagnosis.spoilt
         else "the fp32 input gradient agrees with fp64, so attacks are not misled by precision"
     )

@@ -68,6 +68,30 @@ def test_eq3_and_unit_by_hand() -> None:
         assert torch.equal(grad, torch.zeros_like(a))  # not NaN
 
 
+def test_features_that_change_their_shape_are_refused_in_one_line() -> None:
+    """ATS-ViT keeps a random number of tokens, NaViT packs images into one row."""
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = tiny_vit().model, 0
+            self.inner.blocks[0].register_forward_hook(self.drop)  # type: ignore[union-attr, operator]
+
+        def drop(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+            self.calls += 1
+            return out[:, : 8 + self.calls % 5]
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x)
+            return out
+
+    victim = Victim(Dropping(), name="dropping", num_classes=10, input_size=32).eval()
+    with pytest.raises(UsageError, match="'dropping' .* objective=margin") as said:
+        prepared("aas(pgd(steps=2))", victim)
+    assert "\n" not in str(said.value)
+    assert prepared("aas(pgd(steps=2), objective=margin)", victim).learned() is not None
+
+
 def test_channels_are_found_in_both_layouts() -> None:
     image = torch.randn(2, 7, 5, 5)
     assert torch.allclose(unit_distance(image, 2 * image), torch.zeros(2), atol=1e-6)

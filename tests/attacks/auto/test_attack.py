@@ -13,7 +13,7 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import BLOCK, Auto
-from vitattack.attacks.auto.block import AutoStage
+from vitattack.attacks.auto.auto_stage import AutoStage
 from vitattack.attacks.auto.model_checks import AGREEMENT, agreement, attention
 from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
 from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
+from vitattack.core.errors import UsageError
 from vitattack.diagnostics.diagnose import diagnose
 from vitattack.models.attention.layer_detection import attention_layers
+from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
@@ -92,7 +95,7 @@ def test_a_softmax_over_layers_is_not_attention_and_scales_stay_with_their_sampl
     scales[1] = 0.1
     with torch.no_grad():
         plain = model(x)
-        with AttentionTap(layers, rescale=scales, per="sample"):
+        with AttentionTap(with_sample_axes(layers, model), rescale=scales, per="sample"):
             scaled = model(x)
     assert torch.equal(plain[[0, 2]], scaled[[0, 2]]) and not torch.equal(plain[1], scaled[1])
 
@@ -114,3 +117,28 @@ def test_the_probe_costs_one_forward_and_no_backward() -> None:
     with counting_passes(model) as passes:
         layers = attention_layers(model, toy_pictures(2))
     assert len(layers) and (passes.forwards, passes.backwards) == (1, 0)
+
+
+class Nested(nn.Module):
+    """Attention on nested tensors, as NaViT packs images of different sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(12, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = nn.functional.unfold(x, 2, stride=2).transpose(1, 2)
+        packed = torch.nested.as_nested_tensor([self.embed(row) for row in rows], layout=torch.jagged)
+        packed = packed.unflatten(-1, (1, 4)).transpose(1, 2)
+        out = nn.functional.scaled_dot_product_attention(packed, packed, packed)
+        return torch.stack([self.head(row.mean((0, 1))) for row in out.transpose(1, 2).unbind()])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_attention_on_nested_tensors_is_named_as_what_cannot_be_read() -> None:
+    x = torch.rand(2, 3, 4, 4)
+    layers = attention_layers(Nested(), x)
+    assert len(layers) == 0 and "nested tensors" in layers.ignored[0][1]
+    with pytest.raises(UsageError, match="no softmax to diagnose: .*nested tensors") as said:
+        diagnose(Nested(), (x, torch.zeros(2, dtype=torch.long)), threads=1)
+    assert "\n" not in str(said.value)

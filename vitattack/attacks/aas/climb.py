@@ -19,7 +19,14 @@ from vitattack.attacks.losses.base import best_wrong, of_class
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
-from vitattack.models.attention.features import Tap, block_features, eq3_distance, tapped_modules, unit_distance
+from vitattack.models.attention.features import (
+    Tap,
+    block_features,
+    eq3_distance,
+    require_comparable,
+    tapped_modules,
+    unit_distance,
+)
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim, frozen
 
@@ -193,6 +200,8 @@ class Climb(ScaleSearch):
             if self.total_derivative and self.reference == "previous":
                 reference_outputs = self._outputs(victim, layers, names, x, root)
             scaled_outputs = self._outputs(victim, layers, names, x, ones_outside(inner, self.blocks))
+            if self.objective in ("unit", "lpips"):
+                require_comparable(reference_outputs[0], scaled_outputs[0], len(x), victim.name)
             value = self._distance(reference_outputs, scaled_outputs, y)
             total = value.mean() if self.reduction == "mean" else value.sum()
             (grad,) = torch.autograd.grad(total, root if self.total_derivative else leaf)

@@ -17,9 +17,10 @@ from torch import Tensor
 from vitattack.attacks import stages
 from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
-from vitattack.attacks.auto.block import STAGE_OVERHEAD, AutoStage, BlockSettings, SampleBlock
-from vitattack.attacks.auto.numbering import MOST, NAMES, STAGES, TAIL
-from vitattack.attacks.auto.report import report_sections
+from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage
+from vitattack.attacks.auto.block import BlockSettings, SampleBlock
+from vitattack.attacks.auto.numbering import ALL, BLIND, MOST, NAMES, TAIL
+from vitattack.attacks.auto.report import ran_blind, report_sections
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
@@ -32,6 +33,7 @@ from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, sum_of
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
+from vitattack.models.lost_gradients import NoGradient, lost_gradients_named
 from vitattack.models.victim import Victim
 from vitattack.records.report_section import Run, Section
 from vitattack.threats.lp import LpBall
@@ -89,11 +91,12 @@ class Auto(InBall):
         return ()
 
     def stage_names(self, text: str) -> tuple[str, ...]:
-        return (*NAMES, *STAGES)
+        return ALL
 
     def report(self, run: Run) -> tuple[Section, ...]:
         own = report_sections(run, budget=self.passes, converges=self.until is not None)
-        return (*own, *stages.stage_section(self.stage_names(run.job.attack), run, in_notes=False))
+        shown = ALL if ran_blind(run.records) else ALL[: -len(BLIND)]
+        return (*own, *stages.stage_section(shown, run, in_notes=False))
 
     def price(self, query: PriceQuery) -> Price:
         """Price of a sample among the nearest, on a model whose attention does not saturate; others skip the round.
@@ -150,12 +153,19 @@ class Auto(InBall):
             )
         block = SampleBlock(self.block_settings, victim, x, y, rng)
         if len(x):
-            block.probe()
-            self._search(block)
-            if block.half is not None and block.run((self.tail,), block.survivors(), 0):
-                block.half = None  # bfloat16 missed a success: search again in float32
-                self._search(block, again=True)
+            try:
+                with lost_gradients_named(victim, x):
+                    self._attack(block)
+            except NoGradient:
+                block.run_blind()
         return Crafted(block.x_adv, block.evidence)
+
+    def _attack(self, block: SampleBlock) -> None:
+        block.probe()
+        self._search(block)
+        if block.half is not None and block.run((self.tail,), block.survivors(), 0):
+            block.half = None  # bfloat16 missed a success: search again in float32
+            self._search(block, again=True)
 
     def _search(self, block: SampleBlock, *, again: bool = False) -> None:
         """Run the opening and the rounds; a second search numbers its rounds onwards and so draws other noise."""

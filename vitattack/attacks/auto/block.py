@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.auto import model_checks
-from vitattack.attacks.auto.numbering import TAIL
-from vitattack.attacks.base import Attack, blank_search
+from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage
+from vitattack.attacks.auto.blind import blind_stages
+from vitattack.attacks.auto.numbering import ALL, BLIND, TAIL
+from vitattack.attacks.base import blank_search
 from vitattack.attacks.compose import confirmed
-from vitattack.attacks.price import PassesPerImage, PriceQuery
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.rescaled import Rescaled
@@ -21,25 +22,6 @@ from vitattack.models.views import Half
 from vitattack.threats.lp import LpBall
 
 WATCHED = 16  # first images of a block, probed before any stage
-MANY_CLASSES = 10**9  # more than any number of targets
-# Passes around a stage: clean forward, confirmation of a claim, and verdicts of the judge, the second of which may be two.
-STAGE_OVERHEAD = 5
-
-
-class AutoStage(NamedTuple):
-    """A named attack and the attention scale of the view it runs through; 1 for the plain victim."""
-
-    name: str
-    attack: Attack
-    scale: float = 1.0
-
-    def price(self, query: PriceQuery) -> PassesPerImage:
-        """Passes spent on a sample that the stage does not break."""
-        return self.attack.price(query if self.scale == 1 else query.through_view()).victim
-
-    def dearest(self, ball: LpBall) -> int:
-        """Most passes the stage may spend on a sample, for any number of classes."""
-        return int(self.price(PriceQuery(MANY_CLASSES, ball)).total)
 
 
 class BlockSettings(NamedTuple):
@@ -81,6 +63,13 @@ class SampleBlock:
             for passes in ("forwards", "backwards"):
                 self.evidence[passes][first] += model_checks.PASSES // 2
             self.half = half if agreement >= model_checks.AGREEMENT else None
+
+    def run_blind(self) -> None:
+        """Go on with attacks that use logits alone, since the model has no gradient."""
+        self.half = None
+        for name in ("no_gradient", "zero_grad"):
+            self.evidence[name] = torch.ones_like(self.evidence["fooled"])
+        self.run(blind_stages(self.settings.ball, self.settings.budget), self.survivors(), 0)
 
     @property
     def spent(self) -> int:
@@ -135,7 +124,7 @@ class SampleBlock:
     def _run_through(self, stage: AutoStage, view: Attackable, rows: Tensor, turn: int) -> Tensor:
         """Run a stage through a view and record it; returns the rows whose claims the plain victim does not confirm."""
         stream = self.rng[rows].child(stage.name, turn)
-        number = self.settings.stage_names.index(stage.name)
+        number = (ALL if stage.name in BLIND else self.settings.stage_names).index(stage.name)
         x_adv, crafted = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
         claims, own = crafted["fooled"], self.evidence
         fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
@@ -147,11 +136,12 @@ class SampleBlock:
         own.setdefault(name, torch.zeros_like(own["forwards"]))
         own[name][rows] += cost["forwards"] + cost["backwards"]
         # blind means that no stage had a gradient; `ce_flat`, that cross-entropy had none
-        flat = crafted["zero_grad"]
-        own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
-        if stage.name == "apgd_ce":
-            own["ce_flat"][rows] |= flat
-        own["margin"][rows] = torch.maximum(own["margin"][rows], crafted["margin"])
+        if stage.name not in BLIND:
+            flat = crafted["zero_grad"]
+            own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
+            if stage.name == "apgd_ce":
+                own["ce_flat"][rows] |= flat
+            own["margin"][rows] = torch.maximum(own["margin"][rows], crafted["margin"])
         own["fooled"][rows] = fooled
         broken = rows[fooled]
         own["first_fooled"][broken] = crafted["first_fooled"][fooled]

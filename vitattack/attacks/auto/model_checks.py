@@ -15,6 +15,7 @@ from vitattack.models.attention.saturation import SATURATED_GAP, SATURATED_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
+from vitattack.models.views import UnsuitedPrecision
 from vitattack.threats.lp import LpBall
 
 # If gradient signs agree between precisions on a smaller share of pixels, the search stays in float32.
@@ -41,7 +42,10 @@ def attention(victim: Victim, x: Tensor) -> tuple[AttentionMap, bool]:
 
 
 def agreement(victim: Attackable, other: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> float:
-    """Share of pixels whose gradients have the same sign in both models, at a corner or STEPS steps later if worse."""
+    """Share of pixels whose gradients have the same sign in both models, at a corner or STEPS steps later if worse.
+
+    Zero if the other model cannot run in its precision.
+    """
     rule = HeavyBall(1.0)
     x_adv, state, shares = Corner()(ball, x, victim=victim, rng=rng), rule.init(x, STEPS), []
     with frozen(victim), torch.enable_grad():
@@ -49,7 +53,11 @@ def agreement(victim: Attackable, other: Attackable, ball: LpBall, x: Tensor, y:
             loss, grad = _gradient(victim, x_adv, y)
             if t in (0, STEPS):
                 nonzero = grad != 0
-                same = (grad.sign() == _gradient(other, x_adv, y)[1].sign()) & nonzero
+                try:
+                    _, others = _gradient(other, x_adv, y)
+                except UnsuitedPrecision:
+                    return 0.0
+                same = (grad.sign() == others.sign()) & nonzero
                 shares.append(int(same.sum()) / max(1, int(nonzero.sum())))
             x_adv, state = rule.step(x, x_adv, grad, loss, state, ball)
     return min(shares)

@@ -1,4 +1,4 @@
-"""Stages of `auto` by name and number: its own, then those of the assurance for survivors of a finished run."""
+"""Stages of `auto` by name and number: its own, those of the assurance for survivors, those for models without gradients."""
 
 from __future__ import annotations
 
@@ -9,4 +9,6 @@ NAMES = ("targets", "view", "apgd margin", "apgd_ce", TAIL)
 QUERIES, STEPS = 150, 20  # in the probe
 PROBE = (f"square({QUERIES})", f"apgd_ce({STEPS})", f"apgd margin({STEPS})")
 STAGES = (*(f"probe {name}" for name in PROBE), *(f"full {name}" for name in VERSIONS["standard"]))
+BLIND = ("blind random", "blind square")  # of logits alone, where the model has no gradient
+ALL = (*NAMES, *STAGES, *BLIND)
 MOST = 8  # largest number of rounds without a budget

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import Any
 
-from vitattack.attacks.auto.numbering import MOST, NAMES, PROBE, STAGES
+from vitattack.attacks.auto.numbering import ALL, BLIND, MOST, NAMES, PROBE, STAGES
 from vitattack.attacks.base import BLIND_SHARE
 from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
@@ -98,6 +98,11 @@ class AutoReport:
             yield self.assured.note
 
 
+def ran_blind(records: Sequence[SampleRecord]) -> bool:
+    """Whether the model had no gradient, so that only its logits were used."""
+    return any(r.evidence.get("no_gradient") for r in records)
+
+
 def most_fragile(population: int, probed: int) -> int:
     """Upper bound at 95 % confidence on the fragile samples in a population, none of those probed being fragile."""
     # In integers, since scipy.stats.hypergeom rounds and misses bounds at exactly 5 %, such as 19 probed of 25.
@@ -125,16 +130,17 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     fell = [(int(r.evidence["stage"]), r.forwards + r.backwards) for r in attacked if r.status == "fooled"]
     broke = [number for number, _ in fell]
     bought = []
-    for number, name in enumerate(NAMES):
+    for name in (*NAMES, *BLIND):
+        number = ALL.index(name)
         spent = [int(r.evidence.get(f"spent {name}", 0)) for r in attacked]
         if any(spent):
             bought.append(StageYield(name, sum(map(bool, spent)), broke.count(number), sum(spent)))
     probed = [int(r.evidence["spent probe"]) for r in attacked if "spent probe" in r.evidence]
     full = [int(r.evidence["spent full"]) for r in attacked if "spent full" in r.evidence]
-    late = [number - len(NAMES) for number in broke if number >= len(NAMES)]
+    late = [number - len(NAMES) for number in broke if ALL[number] in STAGES]
     assured = None
     survivors = sum(r.status == "robust" for r in attacked) + len(late)
-    if survivors and budget is None:
+    if survivors and budget is None and not ran_blind(attacked):
         by_probe = sum(number < len(PROBE) for number in late)
         assured = AssuranceOutcome(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
         bought += [
@@ -151,15 +157,20 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
 
 def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: bool) -> Iterator[str]:
     """Doubts about the result of a run of `auto`, each with the next command to run."""
-    stages = (*NAMES, *STAGES)
     attacked = [r for r in run.records if r.clean == r.label]
-    fooled = [(stages[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
+    fooled = [(ALL[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
     left = [r for r in attacked if r.status == "robust"]
 
     def next_run(attack: str) -> str:
         job = run.job
         return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat} --data "{job.data}"'
 
+    if ran_blind(attacked):
+        yield (
+            "auto ran without gradients, by noise and square alone, so the number is an upper bound; "
+            f"{next_run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
+        )
+        return
     blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
     if blind > BLIND_SHARE * len(left):
         yield (

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from vitattack.attacks.losses.base import is_fooled
 from vitattack.core.errors import VitattackError, first_line
 from vitattack.core.rng import SampleRng
+from vitattack.core.runtime import out_of_memory
 from vitattack.models.base import Attackable
+from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
@@ -98,12 +100,11 @@ def sandboxed(label: str, victim: Attackable, x: Tensor, rng: SampleRng) -> Iter
     """Run foreign code with the victim frozen, passes counted, generators seeded, output silenced, failures in one line."""
     with frozen(victim), counting_passes(victim) as passes, seeded(rng) as seed, quiet() as messages:
         try:
-            yield SandboxedCall(Single(victim, x.dtype).eval(), seed, messages, passes)
+            with lost_gradients_named(victim, x):
+                yield SandboxedCall(Single(victim, x.dtype).eval(), seed, messages, passes)
         except VitattackError:
             raise
         except Exception as error:
-            from vitattack.core.runtime import out_of_memory
-
             if out_of_memory(error):
                 raise
             raise VitattackError(f"{label} failed: {type(error).__name__} {first_line(error)}".strip()) from error

@@ -34,7 +34,7 @@ from vitattack.evaluation.judge import clean_predictions, judge
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import calibration_images, expected_clean, preprocessing
 from vitattack.evaluation.reuse import confirm, keep_or_confirm
-from vitattack.evaluation.run_job import finish, note_leaks, prepared, stored
+from vitattack.evaluation.run_job import finish, note_leaks, note_zero_gradients, prepared, stored
 from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.setup import DEFAULT_THREAT, Setup, SetupFields
 from vitattack.evaluation.transfer.command_words import DEFAULT_ATTACK
@@ -260,6 +260,7 @@ class SourceRun:
         records = sink.records
         if model is self.source:
             records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)
+            note_zero_gradients(records, model.victim, model.data, sink)
         own_run = attack if model is self.source else None  # its report is about its own victim
         return finish(
             sink, records, job, self.place, own_run, doubts, expected, model.loaded.record, model.data.protocol

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
@@ -12,6 +13,16 @@ from vitattack.core.errors import UsageError
 Per = Literal["layer", "head", "sample"]
 # (number of the softmax call that follows, additions since the last projection or product)
 Place = tuple[int, int]
+
+
+class SampleAxis(NamedTuple):
+    """The axis of the scores along which images lie: entry i belongs to image (i // inner) modulo the batch size.
+
+    `inner` counts the heads or windows that are folded in behind the image.
+    """
+
+    axis: int
+    inner: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,7 @@ class AttentionLayer:
     fused: bool
     kind: str  # sdpa | softmax | product (weights times values, summed)
     temperature: tuple[float, ...] | None = None
+    samples: SampleAxis | None = None  # known once `with_sample_axes` has probed it
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,9 @@ class AttentionMap:
     def require(self, purpose: str) -> None:
         """Raise a UsageError for a model without attention."""
         if not self.layers:
-            raise UsageError(f"model '{self.model}' has no attention softmax, so {purpose}: give a transformer")
+            reasons = "; ".join(dict.fromkeys(reason for _, reason in self.ignored))
+            others = f" (it has others, and of those: {reasons})" if reasons else ""
+            raise UsageError(f"model '{self.model}' has no attention softmax, so {purpose}: give a transformer{others}")
 
 
 def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:
@@ -71,14 +85,25 @@ def broadcast_scales(scales: Tensor, per: Per, layer: AttentionLayer, scores: Te
     if per == "layer":
         return scales[layer.number].to(scores.dtype)
     if per == "sample":
-        if lead % len(scales):
-            raise UsageError(f"scales are for {len(scales)} samples, the batch has another size: cut them alike")
-        # Windows and heads are folded inside the sample: the batch is always the outermost axis.
-        factor, ones[0] = scales[:, layer.number].repeat_interleave(lead // len(scales)), lead
-        return factor.to(scores.dtype).view(ones)
+        return _per_sample(scales[:, layer.number], layer, scores).to(scores.dtype)
     factor = scales[layer.number, : layer.heads]
     if layer.heads > 1 and layer.head_axis is None:
         factor, ones[0] = factor.repeat(lead // layer.heads), lead
     elif layer.head_axis is not None:
         ones[layer.head_axis] = layer.heads
     return factor.to(scores.dtype).view(ones)
+
+
+def _per_sample(factors: Tensor, layer: AttentionLayer, scores: Tensor) -> Tensor:
+    if layer.samples is None:
+        raise UsageError(
+            f"where the images lie in the scores of '{layer.name}' is not known, so they cannot be scaled per sample: "
+            "use with_sample_axes, and scales per layer where no image changes the scores"
+        )
+    axis, inner = layer.samples
+    size, ones = scores.shape[axis], [1] * scores.dim()
+    if size % (len(factors) * inner):
+        raise UsageError(f"scales are for {len(factors)} samples, the batch has another size: cut them alike")
+    ones[axis] = size
+    image = torch.arange(size, device=factors.device) // inner % len(factors)
+    return factors[image].view(ones)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from vitattack.core.errors import UsageError
 from vitattack.models.attention.attention_map import AttentionMap
 
 Tap = Literal["block", "attention", "cls"]
@@ -43,6 +44,15 @@ def block_features(
 
 def _select(feature: Tensor, tap: Tap) -> Tensor:
     return feature[:, :1] if tap == "cls" else feature
+
+
+def require_comparable(one: Sequence[Tensor], two: Sequence[Tensor], images: int, name: str) -> None:
+    """Refuse features whose shape depends on the forward, or that are not a row per image."""
+    if any(a.shape != b.shape or len(a) != images for a, b in zip(one, two, strict=True)):
+        raise UsageError(
+            f"blocks of '{name}' pack images together or keep other tokens in every forward, so their features cannot be "
+            "compared: search with objective=margin"
+        )
 
 
 def unit_distance(one: Tensor, two: Tensor) -> Tensor:

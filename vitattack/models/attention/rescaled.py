@@ -6,6 +6,7 @@ from torch import Tensor
 
 from vitattack.models.attention.attention_map import AttentionMap, Per, check_scales
 from vitattack.models.attention.layer_detection import attention_layers
+from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.victim import Victim, View
 
@@ -21,8 +22,9 @@ class Rescaled(View):
         self, victim: Victim, scales: Tensor, *, per: Per = "layer", layers: AttentionMap | None = None
     ) -> None:
         super().__init__(victim)
-        self.layers = layers if layers is not None else attention_layers(victim, victim.grey())
-        check_scales(self.layers, scales, per)
+        layers = layers if layers is not None else attention_layers(victim, victim.grey())
+        check_scales(layers, scales, per)
+        self.layers = with_sample_axes(layers, victim) if per == "sample" else layers
         self.scales = scales
         self.per: Per = per
         self.name = f"{victim.name} rescaled"

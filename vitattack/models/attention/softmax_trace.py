@@ -75,8 +75,12 @@ class SoftmaxTrace(SoftmaxMode):
         if name != "softmax":
             q, k = (args[n] if len(args) > n else kwargs[key] for n, key in enumerate(("query", "key")))
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            seen = SoftmaxCall([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
-            self._describe(seen, mask)
+            if q.is_nested:
+                reason = "it runs on nested tensors, whose scores have no rows to read"
+                seen = SoftmaxCall([*self._stack], (), 0, True, None, reason)
+            else:
+                seen = SoftmaxCall([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
+                self._describe(seen, mask)
         else:
             z = args[0] if args else kwargs["input"]
             axis = args[1] if len(args) > 1 else kwargs.get("dim", -1)

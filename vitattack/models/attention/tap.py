@@ -142,7 +142,8 @@ class SoftmaxMode(TorchFunctionMode):
 class AttentionTap(SoftmaxMode):
     """A mode that reads or changes every attention softmax: `with AttentionTap(layers, ...): victim(x)`.
 
-    `rescale` multiplies the scores, never their masks: (L,), with per="head" (L, H), with per="sample" (B, L).
+    `rescale` multiplies the scores, never their masks: (L,), with per="head" (L, H), with per="sample" (B, L),
+    which takes layers from `with_sample_axes`.
     `observe` is called with every layer. `replacement(layer, scores)` replaces the softmax and unfuses the kernel.
     """
 

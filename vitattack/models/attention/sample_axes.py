@@ -1,0 +1,68 @@
+"""The place of the images of a batch in the scores of a layer, found by changing one image at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitattack.models.attention.attention_map import AttentionMap, SampleAxis
+from vitattack.models.attention.tap import SoftmaxMode
+from vitattack.models.victim import Victim, frozen
+
+SAME = 1e-3  # of the largest change: what is less is rounding
+
+
+def with_sample_axes(layers: AttentionMap, victim: Victim) -> AttentionMap:
+    """Complete layers with the axes of their scores along which images lie, at three forwards of two images.
+
+    The second image of a batch is changed, then the first: along the axis of the images the scores of one half change,
+    then those of the other half. A layer whose scores depend on no image gets no axis.
+    """
+    if not layers.layers or any(layer.samples for layer in layers.layers):
+        return layers
+    a, b, c = torch.rand(3, *victim.grey().shape[1:], generator=torch.Generator().manual_seed(0)).to(victim.mean)
+    plain, second, first = (_inputs(victim, torch.stack(pair)) for pair in ((a, b), (a, c), (c, b)))
+    axes = {
+        number: _axis(plain[call], first[call], second[call])
+        for call, number in enumerate(layers.calls)
+        if number is not None
+    }
+    return replace(layers, layers=tuple(replace(layer, samples=axes[layer.number]) for layer in layers.layers))
+
+
+def _inputs(victim: Victim, x: Tensor) -> list[Tensor]:
+    with frozen(victim), torch.no_grad(), _Inputs() as mode:
+        victim(x)
+    return mode.inputs
+
+
+def _axis(plain: Tensor, first: Tensor, second: Tensor) -> SampleAxis | None:
+    changes = [(other - plain).abs().nan_to_num(0.0, 0.0, 0.0) for other in (first, second)]
+    largest = max(float(change.max()) for change in changes)
+    for axis, size in enumerate(plain.shape):
+        of_first, of_second = (change.movedim(axis, 0).flatten(1).amax(1) > SAME * largest for change in changes)
+        inner = int(of_first.long().argmin())  # rows of the first image before any of the second
+        wanted = torch.arange(size, device=plain.device) // max(inner, 1) % 2 == 1
+        if inner and bool((of_second == wanted).all()) and bool((of_first == ~wanted).all()):
+            return SampleAxis(axis, inner)
+    return None
+
+
+class _Inputs(SoftmaxMode):
+    """Keeps what per-sample scales would multiply: the scores of every softmax, or the queries of a fused one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[Tensor] = []
+
+    def __enter__(self) -> _Inputs:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        given = args[0] if args else kwargs["input" if name == "softmax" else "query"]
+        self.inputs.append(given.detach().clone())
+        return func(*args, **kwargs)
