@@ -31,7 +31,7 @@ from vitattack.attacks.auto.auto_stage import AutoStage
 from vitattack.attacks.base import Attack, Crafted, Wrapper, blank_search
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet, load_data
-from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.judge import CleanAnswers, clean_answers, judge
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, model_digest
 from vitattack.models.zoo.file_options import FileOptions
@@ -73,11 +73,16 @@ def attacked(victim: Victim, attack: Auto, threat: Threat, data: DataSet, seed: 
     records = []
     for rows in data.cut(attack.traits.block):
         x, y = data.read(rows)
-        clean = torch.cat([clean_predictions(victim, part) for part in torch.split(x, attack.chunk)])
-        right, rng = clean == y, SampleRng(seed, tuple(rows))
+        rng = SampleRng(seed, tuple(rows))
+        parts = [
+            clean_answers(victim, x[part], y[part], rng[part])
+            for part in torch.split(torch.arange(len(x)), attack.chunk)
+        ]
+        right = torch.cat([part.attacked for part in parts])
+        clean = CleanAnswers(torch.cat([part.predictions for part in parts]), right)
         crafted = attack(victim, x[right], y[right], rng=rng[right])
         forwards, backwards = (crafted.evidence[name] for name in ("forwards", "backwards"))
-        records += judge(victim, threat, rows, x, y, clean, crafted, forwards, backwards)
+        records += judge(victim, threat, rng, x, y, clean, crafted, forwards, backwards)
     return records
 
 

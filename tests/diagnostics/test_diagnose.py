@@ -438,3 +438,23 @@ def test_bars_show_everything_that_is_not_empty() -> None:
     assert report.bars([1, *[0] * 63])[0] == "█"
     shown = report.bars([*[0] * 20, 10_000, *[0] * 7, 1, *[0] * 35])
     assert shown.strip() == "█ ▁"
+
+
+def test_the_noise_of_a_random_model_is_not_taken_for_underflow() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = tiny_vit().model
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x + 0.1 * torch.randn_like(x))
+            return out
+
+    x = toy_pictures(8)
+    y = tiny_vit()(x).argmax(1)
+    plain, noisy = (diagnose(model, (x, y), threads=1) for model in (tiny_vit().model, Noisy()))
+    assert noisy.gradient["margin"]["fp32"]["sign_agreement"] < 0.95, "noise moves the gradient"
+    assert noisy.verdict == plain.verdict and noisy.json()["random"] > 0 and "random" not in plain.json()
+    assert any("the model is random" in note for note in report.notes(noisy))
+    torch.rand(3)
+    assert diagnose(Noisy(), (x, y), threads=1).json()["gradient"] == noisy.gradient

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.attacks.base import Crafted
-from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.core.rng import SampleRng
+from vitattack.evaluation.judge import clean_answers, judge
 from vitattack.models.victim import Victim
 from vitattack.records.record import SampleRecord
 from vitattack.threats.lp import LpBall
@@ -36,11 +37,12 @@ def victim(model: nn.Module) -> Victim:
 
 def verdicts(model: nn.Module, x: Tensor, x_adv: Tensor, **evidence: Tensor) -> list[SampleRecord]:
     v, y = victim(model), torch.zeros(len(x), dtype=torch.long)
-    clean = clean_predictions(v, x)
-    attacked = clean == y
+    rng = SampleRng(0, tuple(range(10, 10 + len(x))))
+    clean = clean_answers(v, x, y, rng)
+    attacked = clean.attacked
     none = torch.zeros(int(attacked.sum()), dtype=torch.long)
     crafted = Crafted(x_adv[attacked], {name: rows[attacked] for name, rows in evidence.items()})
-    return judge(v, BALL, range(10, 10 + len(x)), x, y, clean, crafted, none, none)
+    return judge(v, BALL, rng, x, y, clean, crafted, none, none)
 
 
 def test_every_status_by_hand() -> None:

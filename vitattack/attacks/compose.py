@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence, inherited_traits
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import is_fooled
+from vitattack.attacks.losses.base import fools
 from vitattack.attacks.price import Price, PriceQuery, total
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -110,7 +110,7 @@ def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, checked: Tensor) -> 
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv[checked])
             plain = victim.verdict(x_adv[checked], logits)
-            fooled[checked] = is_fooled(plain, y[checked])
+            fooled[checked] = fools(victim, x_adv[checked], plain, y[checked])
     return fooled
 
 

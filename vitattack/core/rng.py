@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -51,3 +53,31 @@ class SampleRng:
     def _generator(self, index: int) -> np.random.Generator:
         key = hashlib.blake2b(f"{self.seed}|{self.path}|{index}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+
+
+def seed_of(rng: SampleRng) -> int:
+    """Seed for a batch, which depends on its rows, since code that knows no `SampleRng` draws for all rows at once."""
+    key = hashlib.blake2b(f"{rng.seed}|{rng.path}|{rng.index}".encode(), digest_size=4).digest()
+    return int.from_bytes(key, "little")
+
+
+@contextmanager
+def seeded(rng: SampleRng) -> Iterator[int]:
+    """Seed the global generators of torch, numpy and Python from `rng`, and restore them afterwards."""
+    seed = seed_of(rng)
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    try:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        yield seed
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+        if mps is not None:
+            torch.mps.set_rng_state(mps)

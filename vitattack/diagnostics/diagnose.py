@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.progress import Counter
+from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet, restrict_to_classes
 from vitattack.diagnostics.input_gradients import GradientPanel
@@ -19,12 +20,14 @@ from vitattack.diagnostics.row_statistics import RowStatistics
 from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.prepare import images_of, preprocessing
 from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.random_models import recognised, rows_to_compare
 from vitattack.evaluation.setup import DEFAULT_MODEL, Setup
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.saturation import SATURATED_ROWS, UNDERFLOW_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
+from vitattack.models.randomness import STEADY, Variation
 from vitattack.models.victim import Victim, as_victim, check_floats, frozen, model_digest
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
@@ -95,6 +98,11 @@ class Diagnosis:
     ignored: tuple[tuple[str, str], ...]
     gradient: dict[str, Any]
     provenance: dict[str, Any]
+    varies: Variation = STEADY  # what else than precision moves the answers
+
+    @property
+    def is_random(self) -> bool:
+        return self.varies.cause == "chance"
 
     @property
     def flagged(self) -> tuple[Block, ...]:
@@ -112,7 +120,12 @@ class Diagnosis:
 
     @property
     def spoilt(self) -> bool:
-        """Whether the fp32 input gradient of the margin differs from fp64 so much that an attack would notice."""
+        """Whether the fp32 input gradient of the margin differs from fp64 so much that an attack would notice.
+
+        Never of a random model: its gradients differ in any precision.
+        """
+        if self.is_random:
+            return False
         margin = self.gradient["margin"]["fp32"]
         return margin is not None and bool(margin["sign_agreement"] < 1 - LOST_SIGNS or margin["lost"] > LOST_ENTRIES)
 
@@ -126,6 +139,7 @@ class Diagnosis:
             "ignored": [{"name": name, "reason": reason} for name, reason in self.ignored],
             "gradient": self.gradient,
             "verdict": self.verdict,
+            **({"random": self.varies.gap} if self.is_random else {}),
             "provenance": self.provenance,
         }
 
@@ -167,7 +181,10 @@ def diagnose(
             victim = as_victim(
                 Rescaled(victim, factors), images.read(images.rows[:1])[0].to(place), f"{victim.name} rescaled"
             )
-        with frozen(victim):
+        compared = images.read(rows_to_compare(images))[0].to(place)
+        varies = recognised(victim, compared, setup.seed, setup.batch_size)
+        noise = SampleRng(setup.seed, (0,)).child("diagnosis")
+        with frozen(victim), seeded(noise):
             statistics, panel, layers = _gather(victim, images, place, gradient_images, setup, watch)
     blocks = tuple(
         Block(
@@ -188,7 +205,7 @@ def diagnose(
         device=place.type,
     )
     made_with = provenance(place, job, images.protocol)
-    return Diagnosis(victim.name, images.text, len(images), blocks, layers.ignored, panel.json(), made_with)
+    return Diagnosis(victim.name, images.text, len(images), blocks, layers.ignored, panel.json(), made_with, varies)
 
 
 def _gather(

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack, Crafted, blank_evidence
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.rng import SampleRng
+from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import call_attack
-from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.judge import CleanAnswers, clean_answers, judge
 from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import Victim, check_pixels
@@ -109,34 +109,35 @@ class BatchRunner:
         return self.backoff(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))
 
     def _whole(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
-        clean = clean_predictions(self.victim, x)
-        attacked = clean == y
         rng = SampleRng(self.job.seed, tuple(rows))
+        clean = clean_answers(self.victim, x, y, rng, self.job.batch_size)
+        attacked = clean.attacked
         others: dict[str, Tensor] = {}
         if not bool(attacked.all()):
-            with counting_passes(self.victim) as passes, lost_gradients_named(self.victim, x):
+            noise = rng.child("misclassified")
+            with counting_passes(self.victim) as passes, lost_gradients_named(self.victim, x), seeded(noise):
                 others = self.attack.on_misclassified(self.victim, x[~attacked], y[~attacked], rng=rng[~attacked])
             others |= _shared(passes, others, len(rng[~attacked]), x)
-        outcomes = self._attacked(rows, x, y, clean, rng, others)
+        outcomes = self._attacked(x, y, clean, rng, others)
         # Samples whose success was not confirmed are attacked once more, with other noise.
         loose = torch.tensor([outcome.record.fragile for outcome in outcomes], device=x.device)
         if bool(loose.any()) and self.attack.traits.second_try:
-            kept = [row for row, again in zip(rows, loose.tolist(), strict=True) if again]
-            second = self._attacked(kept, x[loose], y[loose], clean[loose], rng[loose].child("again"), {})
+            again = CleanAnswers(clean.predictions[loose], attacked[loose])
+            second = self._attacked(x[loose], y[loose], again, rng[loose].child("again"), {})
             by_row = {outcome.record.index: outcome for outcome in second}
             outcomes = [_firmer(outcome, by_row.get(outcome.record.index)) for outcome in outcomes]
         return outcomes
 
     def _attacked(
-        self, rows: Sequence[int], x: Tensor, y: Tensor, clean: Tensor, rng: SampleRng, others: dict[str, Tensor]
+        self, x: Tensor, y: Tensor, clean: CleanAnswers, rng: SampleRng, others: dict[str, Tensor]
     ) -> list[Outcome]:
-        attacked = clean == y
+        attacked = clean.attacked
         crafted = Crafted(x[attacked], blank_evidence(x[attacked]))
         spent = {name: crafted.evidence[name] for name in ("forwards", "backwards")}
         if bool(attacked.any()):
             crafted, spent = self.crafted(x[attacked], y[attacked], rng[attacked])
         records = judge(
-            self.victim, self.threat, rows, x, y, clean, crafted, spent["forwards"], spent["backwards"], others
+            self.victim, self.threat, rng, x, y, clean, crafted, spent["forwards"], spent["backwards"], others
         )
         x_adv = x.clone()
         x_adv[attacked] = crafted.x_adv.to(x.dtype)
@@ -144,7 +145,8 @@ class BatchRunner:
 
     def crafted(self, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Crafted, dict[str, Tensor]]:
         """Candidates, and the passes counted per sample."""
-        crafted, passes = call_attack(self.attack, self.victim, x, y, rng)
+        with seeded(rng.child("noise of the model")):
+            crafted, passes = call_attack(self.attack, self.victim, x, y, rng)
         return crafted, _shared(passes, crafted.evidence, len(x), x)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from vitattack.core.percent import percent
 from vitattack.models.normalise import NORMALISERS, Normaliser
 from vitattack.models.victim import Victim, frozen
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
-from vitattack.records.stats import percent
 
 FEWEST, TRIED = 20, 64
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.core.files import json_text, read_json, write_atomically
+from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import read_batch
@@ -69,10 +70,10 @@ def _size(logits: Tensor) -> float:
 
 
 def _answers(victim: Victim, data: DataSet, rows: Sequence[int], count: int) -> list[Tensor]:
-    """Logits of some images, several times; no draw of the process's random state is spent. Nothing where memory ends."""
+    """Logits of some images, several times; a random model draws the same in every session. Nothing where memory ends."""
     device = victim.mean.device
     x, _, _ = read_batch(data, rows, victim, device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), frozen(victim), torch.no_grad():
+    with seeded(SampleRng(0, tuple(rows)).child("probe")), frozen(victim), torch.no_grad():
         try:
             return [victim(x).detach().float().cpu().contiguous() for _ in range(count)]
         except (RuntimeError, MemoryError) as error:

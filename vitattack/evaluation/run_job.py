@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -14,19 +15,22 @@ import torch
 
 from vitattack.attacks.base import Attack, Calibration, recall_attack
 from vitattack.core.files import read_json, write_atomically
-from vitattack.core.rng import SampleRng
+from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch, rows_at_once
 from vitattack.evaluation.chance import TRIED, at_chance, chance_doubt
 from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, unverified_doubts
 from vitattack.evaluation.provenance import provenance
+from vitattack.evaluation.random_models import averaging_advice, recognised, rows_to_compare, variation_doubts
 from vitattack.evaluation.reuse import keep_or_confirm
 from vitattack.evaluation.second_pass import history, run_again
 from vitattack.evaluation.zero_gradients import zero_gradient_doubts
 from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import counting_passes
+from vitattack.models.randomness import marked_random
 from vitattack.models.victim import Victim, model_digest
+from vitattack.records.draws import number_of_draws
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.report_section import Run
@@ -75,9 +79,13 @@ def run(
 ) -> Result | None:
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
     device = victim.mean.device
-    with Sink(out, job, list(data.cut(rows_at_once(attack, job))), shard, fresh=fresh) as sink:
+    with Sink(out, job, list(data.cut(rows_at_once(attack, job))), shard, fresh=fresh) as sink, ExitStack() as scope:
         keep_or_confirm(sink.folder, victim, data, fresh=fresh)
         watch(sink.records, sink.total)
+        varies = recognised(
+            victim, read_batch(data, rows_to_compare(data), victim, device)[0], job.seed, job.batch_size
+        )
+        scope.enter_context(marked_random(victim, varies.cause == "chance"))
         if sink.todo or not attack.traits.learns:  # its doubts may depend on the victim
             attack = prepared(attack, victim, calibration, job, sink)
         buffers = model_digest(victim, parameters=False)
@@ -88,7 +96,7 @@ def run(
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)
             if number == 0:
-                batches.doubt(*model_doubts(victim, x[:8]))
+                batches.doubt(*model_doubts(victim, x[:8]), *variation_doubts(varies, attack, job))
             records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
             sink.write(records, batches.take_notes(nudged))
             sink.note({"n": len(rows), "seconds": time.perf_counter() - began})
@@ -140,7 +148,8 @@ def finish(
         *(doubt for section in shown for doubt in section.doubts),
         *unverified_doubts(model_record or {}),
     ]
-    found = Doubts(everything, notes, events, told, expected_clean).all()
+    advice = averaging_advice(attack, job) if attack and number_of_draws(everything) else ""
+    found = Doubts(everything, notes, events, told, expected_clean, advice).all()
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     found += tuple(class_coverage(everything, protocol.get("num_classes")))
     seconds = sum(event.get("seconds", 0.0) for event in events)
@@ -167,8 +176,9 @@ def prepared(attack: Attack, victim: Victim, calibration: Calibration, job: Job,
     if content is not None:
         return recall_attack(attack, victim, content["learned"])
     began = time.perf_counter()
-    with counting_passes(victim) as passes, lost_gradients_named(victim, victim.grey()):
-        attack = attack.prepare(victim, calibration, rng=SampleRng(job.seed, (0,)).child("prepare"))
+    rng = SampleRng(job.seed, (0,)).child("prepare")
+    with counting_passes(victim) as passes, lost_gradients_named(victim, victim.grey()), seeded(rng):
+        attack = attack.prepare(victim, calibration, rng=rng)
     learned = attack.learned()
     if learned is not None:
         seconds = time.perf_counter() - began

@@ -21,6 +21,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch
 from vitattack.models.victim import Victim
+from vitattack.records.draws import CLEAN
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.store import Sink, whole_batches
@@ -136,6 +137,7 @@ def merged_record(before: SampleRecord, found: SampleRecord, again: LaterPass) -
     evidence = {**before.evidence, f"spent {again.name}": found.forwards + found.backwards}
     if kept is found:
         evidence |= found.evidence | {"stage": again.first + int(found.evidence["stage"])}
+        evidence |= {name: value for name, value in before.evidence.items() if name == CLEAN}
     return replace(
         kept,
         forwards=before.forwards + found.forwards,

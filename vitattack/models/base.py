@@ -17,6 +17,11 @@ class Attackable(nn.Module):
     num_classes: int
 
     @property
+    def is_random(self) -> bool:
+        """Whether the model that decides is known to answer the same images differently."""
+        return False
+
+    @property
     def look(self) -> int:
         """Forwards of one look at an image, its verdict included."""
         return self.answers + self.verdict_forwards
@@ -24,3 +29,8 @@ class Attackable(nn.Module):
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         """Return the logits that decide at x whether an example fools the model; `logits` are this module's own at x."""
         return logits
+
+    def verdict_again(self, x: Tensor) -> Tensor:
+        """Return another answer of the model that decides at x: of a random one, another draw."""
+        answer: Tensor = self(x)
+        return self.verdict(x, answer)

@@ -22,6 +22,7 @@ class Victim(Attackable):
 
     mean: Tensor
     std: Tensor
+    known_random = False  # set by `marked_random` for a while
 
     def __init__(
         self,
@@ -49,6 +50,10 @@ class Victim(Attackable):
     def forward(self, x: Tensor) -> Tensor:
         return _logits(self.model((x - self.mean) / self.std if self.normalises else x), self.name)
 
+    @property
+    def is_random(self) -> bool:
+        return self.known_random
+
     def grey(self, count: int = 1) -> Tensor:
         """Return grey images of the right shape, dtype and device, for trial forwards."""
         shape = (count, self.channels, self.input_size, self.input_size)
@@ -65,7 +70,14 @@ class View(Attackable):
         self.victim = victim
         self.name, self.num_classes = victim.name, victim.num_classes
 
+    @property
+    def is_random(self) -> bool:
+        return self.victim.is_random
+
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
+        return self.verdict_again(x)
+
+    def verdict_again(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             plain: Tensor = self.victim(x.to(self.victim.mean.dtype))
         return plain

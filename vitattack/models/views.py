@@ -29,6 +29,10 @@ class Alone(Attackable):
         self.view = view
         self.num_classes = view.num_classes
 
+    @property
+    def is_random(self) -> bool:
+        return self.view.is_random
+
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.view(x)
         return logits
@@ -42,12 +46,19 @@ class LogitScaled(Attackable):
         self.view, self.factor = view, factor
         self.num_classes, self.verdict_forwards = view.num_classes, view.verdict_forwards
 
+    @property
+    def is_random(self) -> bool:
+        return self.view.is_random
+
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.view(x) * self.factor
         return logits
 
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         return self.view.verdict(x, logits)
+
+    def verdict_again(self, x: Tensor) -> Tensor:
+        return self.view.verdict_again(x)
 
 
 class Averaged(View):
@@ -110,6 +121,10 @@ class Half(Attackable):
         self.victim = victim
         self.num_classes = victim.num_classes
         self._unfused = victim.mean.device.type == "cpu"
+
+    @property
+    def is_random(self) -> bool:
+        return self.victim.is_random
 
     def forward(self, x: Tensor) -> Tensor:
         unfused = _Unfused() if self._unfused else nullcontext()

@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass
 
 # Raised whenever equal jobs give other records than before: a change of an algorithm, a constant or a verdict.
-RECORDS = 1
+RECORDS = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Job:
     @property
     def key(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def next_run(self, attack: str) -> str:
+        """The next command to run, as doubts name it: another attack on the same model, threat and data."""
+        return f'next: vitattack eval {self.model} "{attack}" --threat {self.threat} --data "{self.data}"'
 
     @property
     def folder(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitattack.core.file_hashes import Marks
 from vitattack.records import stats
+from vitattack.records.draws import number_of_draws
 from vitattack.records.eps_curve import optimiser_failures
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord, Status
@@ -74,6 +75,11 @@ class Result:
         return sum(r.violation for r in self.records)
 
     @cached_property
+    def draws(self) -> int | None:
+        """Answers of a random model to every image; None for a deterministic model."""
+        return number_of_draws(self.records)
+
+    @cached_property
     def mean_first_success(self) -> float | None:
         """Mean step of the first success among fooled samples."""
         steps = [r.first_fooled for r in self.records if r.status == "fooled" and r.first_fooled >= 0]
@@ -95,6 +101,7 @@ class Result:
             "invalid": self.count("invalid"),
             "fragile": self.fragile,
             "violations": self.violations,
+            **({"draws": self.draws} if self.draws else {}),
             "mean_first_success": self.mean_first_success,
             "forwards": round(forwards, 3),
             "backwards": round(backwards, 3),

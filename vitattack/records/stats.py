@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from vitattack.core.percent import percent, span
+from vitattack.records import draws
 from vitattack.records.record import SampleRecord, Status
 
 Z95 = 1.959963984540054
@@ -25,30 +27,39 @@ class Accuracy(NamedTuple):
         return {"accuracy": self.accuracy, "low": self.low, "high": self.high, "correct": self.correct}
 
 
-def percent(value: float) -> str:
-    """A share in percent, as tables show it."""
-    return f"{100 * value:.1f} %"
-
-
-def interval(accuracy: Accuracy) -> str:
-    """The 95 % interval in percent, as tables show it."""
-    return f"{100 * accuracy.low:.1f} - {100 * accuracy.high:.1f}"
-
-
 def figures(accuracy: Accuracy) -> tuple[str, str, str]:
     """Share, interval and counts, as the columns of a table."""
-    return percent(accuracy.accuracy), interval(accuracy), f"{accuracy.correct}/{accuracy.n}"
+    return percent(accuracy.accuracy), span(accuracy.low, accuracy.high), f"{accuracy.correct}/{accuracy.n}"
 
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
     """The Wilson score interval of a share, 95 %."""
     # Closed form: scipy.stats would change last digits in stored files, and takes longer to import than a stored run to print.
+    return score_interval(correct / n, n) if n else (0.0, 1.0)
+
+
+def score_interval(p: float, n: float) -> tuple[float, float]:
+    """Wilson's interval of a share p that tells as much as one of n independent samples does, 95 %."""
     if n == 0:
         return 0.0, 1.0
-    p, z2 = correct / n, Z95 * Z95
+    z2 = Z95 * Z95
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half) if correct else 0.0, min(1.0, centre + half) if correct < n else 1.0
+    return max(0.0, centre - half) if p > 0 else 0.0, min(1.0, centre + half) if p < 1 else 1.0
+
+
+def expected_share(
+    rows: Sequence[str], least: Sequence[str] | None = None, most: Sequence[str] | None = None
+) -> Accuracy:
+    """The expected share of right answers of a random model from the draws of every sample; see `records.draws`.
+
+    The score interval has the sample size that gives the variance of the mean, images and draws included. `least` and
+    `most` are the draws if samples that could count either way count against it or for it.
+    """
+    found = draws.expectation(rows)
+    low = score_interval(*(draws.expectation(least) if least is not None else found))[0]
+    high = score_interval(*(draws.expectation(most) if most is not None else found))[1]
+    return Accuracy(found.mean, low, high, round(found.mean * len(rows)), len(rows))
 
 
 def share(correct: int, n: int, least: int | None = None, most: int | None = None) -> Accuracy:
@@ -92,12 +103,27 @@ def gap(measured: Accuracy, published: float, n: int | None) -> Gap:
 
 
 def clean_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
+    if any(draws.CLEAN in r.evidence for r in records):
+        return expected_share([draws.clean_draws(r) for r in records])
     return share(sum(r.clean == r.label for r in records), len(records))
 
 
 def robust_accuracy(records: Sequence[SampleRecord]) -> Accuracy:
-    """Headline: status `robust` over all samples. `low` counts fragile and invalid ones as fooled, `high` as robust."""
+    """Headline: status `robust` over all samples. `low` counts fragile and invalid ones as fooled, `high` as robust.
+
+    Of a random model: the expected share of candidates that it classifies correctly.
+    """
     return worst_case([records])
+
+
+def expected_loss(records: Sequence[SampleRecord]) -> Accuracy:
+    """Clean accuracy of a random model minus its robust accuracy, image by image; the interval is a normal one."""
+    n = len(records)
+    pairs = [(draws.clean_draws(r), _outcome(Verdict.of(r))) for r in records]
+    losses = [clean.count("1") / len(clean) - kept.count("1") / len(kept) for clean, kept in pairs]
+    mean = math.fsum(losses) / max(1, n)
+    half = Z95 * math.sqrt(math.fsum((loss - mean) ** 2 for loss in losses)) / max(1, n)
+    return Accuracy(mean, max(0.0, mean - half), min(1.0, mean + half), round(mean * n), n)
 
 
 def mean_passes(records: Iterable[SampleRecord]) -> tuple[float, float]:
@@ -114,6 +140,11 @@ class Verdict:
     index: int
     status: Status
     fragile: bool
+    draws: str | None = None  # of a random model on the candidate, 1 for right and 0 for wrong
+
+    @classmethod
+    def of(cls, record: SampleRecord) -> Verdict:
+        return cls(record.index, record.status, record.fragile, draws.adversarial_draws(record))
 
     @property
     def robust(self) -> bool:
@@ -122,15 +153,32 @@ class Verdict:
 
 def worst_case(runs: Sequence[Sequence[SampleRecord] | Mapping[int, Verdict]]) -> Accuracy:
     """The per-sample union of several attacks on the same samples: robust only where every attack failed."""
-    columns: list[Mapping[int, SampleRecord | Verdict]] = [
-        run if isinstance(run, Mapping) else {r.index: r for r in run} for run in runs
-    ]
+    columns = [run if isinstance(run, Mapping) else {r.index: Verdict.of(r) for r in run} for run in runs]
     shared = [i for i in columns[0] if all(i in column for column in columns)]
     states = [[column[i] for column in columns] for i in shared]
     robust = sum(all(r.status == "robust" for r in row) for row in states)
     solid = sum(all(r.status == "robust" and not r.fragile for r in row) for row in states)
     possible = sum(all(r.status in ("robust", "invalid") for r in row) for row in states)
+    if any(r.draws is not None for row in states for r in row):
+        return _expected_worst_case(states)
     return share(robust, len(shared), least=solid, most=possible)
+
+
+def _outcome(verdict: Verdict, fragile: str = "1", invalid: str = "0") -> str:
+    """Draws of a sample under attack, where those without a sure verdict count as given."""
+    if verdict.status == "invalid":
+        return invalid
+    if verdict.draws is not None:
+        return verdict.draws
+    return fragile if verdict.fragile else "1" if verdict.robust else "0"
+
+
+def _expected_worst_case(states: Sequence[Sequence[Verdict]]) -> Accuracy:
+    """The worst case of attacks on a random model, whose samples are robust in a share of the draws."""
+
+    readings = {"found": ("1", "0"), "least": ("0", "0"), "most": ("1", "1")}
+    rows = {name: [draws.union([_outcome(v, *how) for v in row]) for row in states] for name, how in readings.items()}
+    return expected_share(rows["found"], rows["least"], rows["most"])
 
 
 class Paired(NamedTuple):

@@ -194,7 +194,10 @@ def _reason(diagnosis: Diagnosis) -> str:
     gradient: dict[str, Any] = diagnosis.gradient
     flagged = len(diagnosis.flagged)
     attack = (
-        "whether fp32 spoils the input gradient is not known, since the model cannot run in fp64"
+        f"the model is random (logits differ by up to {diagnosis.varies.gap:.2g} from forward to forward), which hides what "
+        "precision does to its gradients: average over noise, as eot(pgd) does"
+        if diagnosis.is_random
+        else "whether fp32 spoils the input gradient is not known, since the model cannot run in fp64"
         if gradient["margin"]["fp32"] is None
         else "the fp32 input gradient differs from fp64, so attacks are misled"
         if diagnosis.spoilt

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vitattack.core.percent import percent
 from vitattack.core.table import Table
 from vitattack.evaluation.transfer.success_matrix import TransferCell, TransferMatrix
-from vitattack.records.stats import Accuracy, percent
+from vitattack.records.stats import Accuracy
 
 
 def tables(matrix: TransferMatrix) -> list[Table]:

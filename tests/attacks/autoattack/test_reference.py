@@ -18,9 +18,8 @@ from vitattack import evaluate
 from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack import reference
 from vitattack.attacks.autoattack.flags import Flag
-from vitattack.attacks.foreign.sandbox import seed_of, seeded
 from vitattack.core.errors import UsageError
-from vitattack.core.rng import SampleRng
+from vitattack.core.rng import SampleRng, seed_of, seeded
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall

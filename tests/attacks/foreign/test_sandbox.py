@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vitattack.attacks import attack_text
 from vitattack.attacks.autoattack.flags import Flag, doubts_of
-from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed, seed_of, seeded
+from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.rng import SampleRng
+from vitattack.core.rng import SampleRng, seed_of, seeded
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 

@@ -28,7 +28,7 @@ from vitattack.attacks.base import (
     refuse_nesting,
 )
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.losses.base import is_correct, is_fooled
+from vitattack.attacks.losses.base import fools, is_correct
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -180,7 +180,7 @@ class AAS(InBall):
         result = base.x_adv.clone()
         for name in ("forwards", "backwards"):
             evidence[name] += base.evidence[name]
-        fooled, extra = self._fooled_plain(victim, result, y)
+        fooled, extra = self._fooled_plain(victim, x, result, y)
         evidence["forwards"] += extra
         evidence["first_fooled"] = base.evidence["first_fooled"].clone()
         evidence["base_fooled"] = fooled.clone()
@@ -195,7 +195,7 @@ class AAS(InBall):
             if len(rows) == 0:
                 break
             self._merge(
-                number, self.inner(view, x[rows], y[rows], rng=rng[rows]), rows, victim, y, evidence, result, fooled
+                number, self.inner(view, x[rows], y[rows], rng=rng[rows]), rows, victim, x, y, evidence, result, fooled
             )
         evidence["fooled"] = fooled
         return Crafted(result, evidence)
@@ -206,6 +206,7 @@ class AAS(InBall):
         crafted: Crafted,
         rows: Tensor,
         victim: Victim,
+        x: Tensor,
         y: Tensor,
         evidence: dict[str, Tensor],
         result: Tensor,
@@ -214,7 +215,7 @@ class AAS(InBall):
         """Merge a run through view `number`: add its passes and successes; returns its verdicts on the plain model."""
         for name in ("forwards", "backwards"):
             evidence[name][rows] += crafted.evidence[name]
-        success, extra = self._fooled_plain(victim, crafted.x_adv, y[rows])
+        success, extra = self._fooled_plain(victim, x[rows], crafted.x_adv, y[rows])
         evidence["forwards"][rows] += extra
         new = success & ~fooled[rows]
         newly_fooled = rows[new]
@@ -237,7 +238,7 @@ class AAS(InBall):
     ) -> None:
         all_rows = torch.arange(len(x), device=x.device)
         crafted = self.inner(view, x, y, rng=rng)
-        evidence["aas_fooled"] = self._merge(1, crafted, all_rows, victim, y, evidence, result, fooled)
+        evidence["aas_fooled"] = self._merge(1, crafted, all_rows, victim, x, y, evidence, result, fooled)
         if self.mode == "surrogate":
             self._scaled_protocol(victim, view, x, y, rng, evidence)
 
@@ -253,8 +254,8 @@ class AAS(InBall):
             evidence[name] += crafted.evidence[name]
         with frozen(victim), torch.no_grad():
             on_scaled = ~is_correct(alone(crafted.x_adv), y)
-            on_plain = ~is_correct(victim(crafted.x_adv), y)
-        evidence["forwards"] += 3
+        on_plain, extra = self._fooled_plain(victim, x, crafted.x_adv, y)
+        evidence["forwards"] += 2 + extra
         evidence["scaled_clean"] = clean
         evidence["scaled_fooled"] = on_scaled
         evidence["scaled_examples_fool_plain"] = on_plain
@@ -277,11 +278,10 @@ class AAS(InBall):
         view = Rescaled(victim, attention, per=self.search.per, layers=self.layers)
         return LogitScaled(view, of_logits.flatten()[0]) if len(of_logits) else view
 
-    @staticmethod
-    def _fooled_plain(victim: Victim, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:
-        """(B,) successes on the plain model, and the forwards per sample that this took."""
+    def _fooled_plain(self, victim: Victim, x: Tensor, x_adv: Tensor, y: Tensor) -> tuple[Tensor, int]:
+        """(B,) successes on the plain model, inside the budget, and the forwards per sample that this took."""
         with frozen(victim), torch.no_grad():
-            return is_fooled(victim(x_adv), y), 1
+            return fools(victim, x_adv, victim(x_adv), y) & self.ball.allows(x, x_adv), 1
 
 
 def _nested_tuples(scales: Tensor) -> Any:

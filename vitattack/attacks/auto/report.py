@@ -9,6 +9,7 @@ from typing import Any
 
 from vitattack.attacks.auto.numbering import ALL, BLIND, MOST, NAMES, PROBE, STAGES
 from vitattack.attacks.base import BLIND_SHARE
+from vitattack.core.percent import at_most
 from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
 from vitattack.records.report_section import Run, Section
@@ -59,8 +60,8 @@ class AssuranceOutcome:
             return "assurance: none, since 15 % of so few passes do not pay for a probe"
         return (
             f"assurance: 0 of {self.probed} probed survivors fell to {probe}; with 95 % confidence at most "
-            f"{self.bound:.0%} of the {self.survivors} survivors would fall to the same probe (hypergeometric); it says "
-            "nothing about stronger attacks"
+            f"{at_most(self.bound or 0.0)}% of the {self.survivors} survivors would fall to the same probe (hypergeometric); "
+            "it says nothing about stronger attacks"
         )
 
     def json(self) -> dict[str, Any]:
@@ -161,10 +162,7 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
     fooled = [(ALL[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
     left = [r for r in attacked if r.status == "robust"]
 
-    def next_run(attack: str) -> str:
-        job = run.job
-        return f'next: vitattack eval {job.model} "{attack}" --threat {job.threat} --data "{job.data}"'
-
+    next_run = run.job.next_run
     if ran_blind(attacked):
         yield (
             "auto ran without gradients, by noise and square alone, so the number is an upper bound; "

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.gradient.starts import Gauss, Start, Uniform
-from vitattack.attacks.losses.base import AnyLoss, is_fooled
+from vitattack.attacks.losses.base import AnyLoss, fools
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -52,7 +52,8 @@ class Noise(InBall):
                 stream = rng[active].child("noise", number)
                 result[active] = self.start(self.ball, x[active], victim=victim, rng=stream)
                 logits = victim(result[active])
-                fooled = is_fooled(victim.verdict(result[active], logits), y[active])
+                verdict = victim.verdict(result[active], logits)
+                fooled = fools(victim, result[active], verdict, y[active])
                 evidence["forwards"][active] += victim.look
                 evidence["first_fooled"][active[fooled]] = number
                 evidence["fooled"][active[fooled]] = True

@@ -22,7 +22,7 @@ from vitattack.attacks.base import (
     recall_attack,
 )
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import is_fooled
+from vitattack.attacks.losses.base import fools
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
@@ -106,7 +106,7 @@ class Transfer(InBall):
         x_adv = carried(self.ball, x, x_source, crafted.x_adv)
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv)
-            evidence["fooled"] = is_fooled(victim.verdict(x_adv, logits), y)
+            evidence["fooled"] = fools(victim, x_adv, victim.verdict(x_adv, logits), y)
         evidence["forwards"] += victim.look
         of_source = {"forwards": evidence["backwards"], "backwards": evidence["backwards"], **crafted.evidence}
         of_source["forwards"] = spread_passes(passes.forwards, of_source["forwards"])

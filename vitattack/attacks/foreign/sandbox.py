@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitattack.attacks.losses.base import is_fooled
+from vitattack.attacks.losses.base import fools
 from vitattack.core.errors import VitattackError, first_line
-from vitattack.core.rng import SampleRng
+from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
 from vitattack.models.base import Attackable
 from vitattack.models.lost_gradients import lost_gradients_named
@@ -25,34 +22,6 @@ from vitattack.models.passes import Passes, counting_passes, spread_passes
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
-
-
-def seed_of(rng: SampleRng) -> int:
-    """Seed for a batch, which depends on its rows, since foreign attacks draw for all rows at once."""
-    key = hashlib.blake2b(f"{rng.seed}|{rng.path}|{rng.index}".encode(), digest_size=4).digest()
-    return int.from_bytes(key, "little")
-
-
-@contextlib.contextmanager
-def seeded(rng: SampleRng) -> Iterator[int]:
-    """Seed the global generators of torch, numpy and Python from `rng`, and restore them afterwards."""
-    seed = seed_of(rng)
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    try:
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        yield seed
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
-        if mps is not None:
-            torch.mps.set_rng_state(mps)
 
 
 @contextlib.contextmanager
@@ -124,5 +93,5 @@ def judge_candidates(victim: Attackable, ball: LpBall, x: Tensor, y: Tensor, can
     allowed = ball.allows(x, candidates)
     x_adv = torch.where(per_row(allowed, x), candidates, x)
     with frozen(victim), torch.no_grad():
-        wrong = is_fooled(victim.verdict(x_adv, victim(x_adv)), y)
+        wrong = fools(victim, x_adv, victim.verdict(x_adv, victim(x_adv)), y)
     return JudgedCandidates(x_adv, wrong & allowed, ~allowed)

@@ -15,7 +15,7 @@ from vitattack.attacks.losses.base import (
     AnyLoss,
     Memory,
     Moment,
-    is_fooled,
+    fools,
     logit_margin,
     loss_memory,
     loss_value,
@@ -112,7 +112,7 @@ class Gradient(InBall):
             evidence["forwards"][active] += look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
-                fooled = is_fooled(plain, y)
+                fooled = fools(victim, x_adv.detach(), plain, y)
                 evidence["margin"][active] = torch.maximum(evidence["margin"][active], logit_margin(plain, y))
             newly_fooled = fooled & (evidence["first_fooled"][active] < 0)
             evidence["first_fooled"][active[newly_fooled]] = t

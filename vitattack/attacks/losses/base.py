@@ -16,8 +16,12 @@ from torch import Tensor
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import Registry
 from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
 
 Memory = Mapping[str, Tensor]
+
+# Draws of a random victim that an attack takes before it claims a success; one lucky draw must not end a search.
+CLAIM_DRAWS = 5
 
 
 class Moment(NamedTuple):
@@ -128,6 +132,21 @@ def is_correct(logits: Tensor, y: Tensor) -> Tensor:
 def is_fooled(logits: Tensor, y: Tensor) -> Tensor:
     """(B,) predictions of another class, the success of an attack; an output that is not finite is never a success."""
     return _is_finite(logits) & (logits.argmax(1) != y)
+
+
+def fools(victim: Attackable, x: Tensor, verdict: Tensor, y: Tensor) -> Tensor:
+    """(B,) images that fool a victim, given its verdict at x; a random victim has to err in most of `CLAIM_DRAWS` draws.
+
+    Further draws are taken only where the first one errs. They are no part of what an attack says it spent: passes
+    that nobody claims are spread over the samples.
+    """
+    fooled = is_fooled(verdict, y)
+    if victim.is_random and bool(fooled.any()):
+        rows = fooled.clone()
+        with torch.no_grad():
+            again = [is_fooled(victim.verdict_again(x[rows]), y[rows]) for _ in range(CLAIM_DRAWS - 1)]
+        fooled[rows] = 2 * (1 + torch.stack(again).sum(0)) > CLAIM_DRAWS
+    return fooled
 
 
 def _is_finite(logits: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import AnyLoss, best_wrong, is_fooled, of_class
+from vitattack.attacks.losses.base import AnyLoss, best_wrong, fools, of_class
 from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
@@ -105,7 +105,7 @@ class CWL2(InBall):
             best.evidence["forwards"][rows["active"]] += victim.look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
-                success = is_fooled(plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)
+                success = fools(victim, x_adv.detach(), plain, rows["y"]) & (self._lead(plain, rows["y"]) >= self.kappa)
             succeeded[rows["active"]] |= success
             keep = ~best.note(rows["active"], x_adv.detach(), success, before + t)
             penalty = (self.kappa - self._lead(logits, rows["y"])).clamp_min(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import AnyLoss, is_fooled, of_class, wrong_classes
+from vitattack.attacks.losses.base import AnyLoss, fools, of_class, wrong_classes
 from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
 from vitattack.attacks.price import Price, PriceQuery
@@ -125,7 +125,8 @@ class FAB(InBall):
             if not bool(known.all()):
                 rows, logits = active[~known], linearised.logits.detach()[~known]
                 spent["forwards"][rows] += victim.verdict_forwards
-                fooled_here[~known] = is_fooled(victim.verdict(point[~known], logits), y[rows])
+                verdict = victim.verdict(point[~known], logits)
+                fooled_here[~known] = fools(victim, point[~known], verdict, y[rows])
                 best.note(active, point, fooled_here, before + t)
             gap, slope = linearised.boundary(~fooled_here, self.ball.norm)
             pulled = fooled_here & ~best.done[active]
@@ -204,7 +205,7 @@ class _Linearised:
 def _verdicts(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, best: BestSoFar, t: int) -> tuple[Tensor, Tensor]:
     """(B,) verdicts at x, recorded in `best`, and the logits."""
     logits = victim(x)
-    fooled = is_fooled(victim.verdict(x, logits), y)
+    fooled = fools(victim, x, victim.verdict(x, logits), y)
     best.evidence["forwards"][rows] += victim.look
     best.note(rows, x, fooled, t)
     return fooled, logits

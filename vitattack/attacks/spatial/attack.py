@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import AnyLoss, is_correct, is_fooled
+from vitattack.attacks.losses.base import AnyLoss, fools, is_correct
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.attacks.spatial.grid import TransformGrid
@@ -73,7 +73,9 @@ class _Trial:
             logits = self.victim.verdict(x_adv, logits)
             y = self.y[rows].repeat(len(part))
             margin = Margin()(logits, y).masked_fill(~torch.isfinite(logits).all(1), -torch.inf)
-            outcomes.append(torch.stack([is_fooled(logits, y).to(margin), margin]).view(2, len(part), len(rows)))
+            outcomes.append(
+                torch.stack([fools(self.victim, x_adv, logits, y).to(margin), margin]).view(2, len(part), len(rows))
+            )
         fooled, margin = torch.cat(outcomes, 1)
         return fooled.bool(), margin.to(self.margin)
 

@@ -164,5 +164,4 @@ def records(folder: Path) -> Iterator[SampleRecord]:
 def verdicts(folder: Path) -> dict[int, Verdict]:
     """Verdicts of a finished job by sample; of a sample with several records, the last one."""
     with (folder / "samples.jsonl").open("rb") as stream:
-        lines = map(json.loads, stream)
-        return {line["index"]: Verdict(line["index"], line["status"], line["fragile"]) for line in lines}
+        return {record.index: Verdict.of(record) for record in map(SampleRecord.parse, stream)}

@@ -30,9 +30,10 @@ from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, MemoryBackoff, read_batch, rows_at_once
 from vitattack.evaluation.doubts import model_doubts
-from vitattack.evaluation.judge import clean_predictions, judge
+from vitattack.evaluation.judge import clean_answers, judge
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import calibration_images, expected_clean, preprocessing
+from vitattack.evaluation.random_models import recognised, rows_to_compare, variation_doubts
 from vitattack.evaluation.reuse import confirm, keep_or_confirm
 from vitattack.evaluation.run_job import finish, note_leaks, note_zero_gradients, prepared, stored
 from vitattack.evaluation.second_pass import run_again
@@ -48,6 +49,7 @@ from vitattack.evaluation.transfer.victims import (
     key_of,
     size_doubts,
 )
+from vitattack.models.randomness import Variation, marked_random
 from vitattack.models.victim import Victim, model_digest
 from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
@@ -164,11 +166,14 @@ class SourceRun:
             listener.done(replace(results[self.source.name], job=shown), True)
             return results
         with ExitStack() as stack:
+            varies = {name: self._variation(model, jobs[name]) for name, model in models.items()}
+            for name, model in models.items():
+                stack.enter_context(marked_random(model.victim, varies[name].cause == "chance"))
             cut = list(self.base.cut(rows_at_once(self.attack, self.job)))
             sinks = {name: stack.enter_context(Sink(self.root, job, cut, fresh=fresh)) for name, job in jobs.items()}
             for name, sink in sinks.items():
                 keep_or_confirm(sink.folder, models[name].victim, models[name].data, fresh=fresh)
-            attack = self._fill(models, sinks, cut, listener.job(shown, number, count))
+            attack = self._fill(models, sinks, cut, varies, listener.job(shown, number, count))
             for name, job in jobs.items():
                 if name not in results:
                     results[name] = self._finish(models[name], job, sinks, attack, partial(listener.again, shown))
@@ -196,7 +201,12 @@ class SourceRun:
         )
 
     def _fill(
-        self, models: dict[str, StudiedModel], sinks: dict[str, Sink], cut: list[tuple[int, ...]], watch: RecordListener
+        self,
+        models: dict[str, StudiedModel],
+        sinks: dict[str, Sink],
+        cut: list[tuple[int, ...]],
+        varies: dict[str, Variation],
+        watch: RecordListener,
     ) -> Attack:
         """Craft and judge the batches that are missing in some cell; returns the attack in its prepared state."""
         done = {name: len(cut) - len(sink.todo) for name, sink in sinks.items()}
@@ -223,8 +233,13 @@ class SourceRun:
                 x, _, nudged = read_batch(target.data, rows, target.victim, self.place)
                 found = records
                 if target is not self.source:
-                    found = _judged(target.victim, self.ball, rows, x, y, seen, x_adv, evidence, pieces[name])
-                doubts = model_doubts(target.victim, x[:8]) if number == done[name] else []
+                    found = _judged(
+                        target.victim, self.ball, rows, x, y, seen, x_adv, evidence, pieces[name], self.job.seed
+                    )
+                doubts: list[str] = []
+                if number == done[name]:
+                    doubts = model_doubts(target.victim, x[:8])
+                    doubts += variation_doubts(varies[name], self.attack, replace(self.job, model=target.name))
                 notes = BatchNotes(tuple(doubts), pieces[name].backoffs - backoffs[name], nudged)
                 if target is self.source:
                     notes = replace(notes + crafting, backoffs=crafting.backoffs)  # its pieces are those of crafting
@@ -236,6 +251,10 @@ class SourceRun:
         for name, model in models.items():
             note_leaks(model.victim, buffers[name], sinks[name])
         return attack
+
+    def _variation(self, model: StudiedModel, job: Job) -> Variation:
+        x = read_batch(model.data, rows_to_compare(model.data), model.victim, self.place)[0]
+        return recognised(model.victim, x, job.seed, job.batch_size)
 
     def _calibration(self) -> tuple[Tensor, Tensor]:
         if self.calibration is None:
@@ -314,18 +333,20 @@ def _judged(
     x_adv: Tensor,
     evidence: dict[str, Tensor],
     pieces: MemoryBackoff,
+    seed: int,
 ) -> list[SampleRecord]:
     """Records of candidates crafted around `seen`, on a target whose images are `x`."""
     candidates = carried(ball, x, seen, x_adv)
     evidence = {**evidence, "resized": torch.full_like(y, int(seen.shape != x.shape))}
 
     def work(part: slice) -> list[SampleRecord]:
-        clean = clean_predictions(victim, x[part])
-        attacked = clean == y[part]
+        rng = SampleRng(seed, tuple(rows[part]))
+        clean = clean_answers(victim, x[part], y[part], rng)
+        attacked = clean.attacked
         mine = Crafted(candidates[part][attacked], {name: row[part][attacked] for name, row in evidence.items()})
         others = {name: row[part][~attacked] for name, row in evidence.items()}
         nothing = torch.zeros_like(y[part][attacked])
-        return judge(victim, ball, rows[part], x[part], y[part], clean, mine, nothing, nothing, others)
+        return judge(victim, ball, rng, x[part], y[part], clean, mine, nothing, nothing, others)
 
     return pieces(work, 0, len(rows))
 

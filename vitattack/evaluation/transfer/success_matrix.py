@@ -33,6 +33,8 @@ class TransferCell:
     @property
     def drop(self) -> Accuracy:
         """Share of all samples that the target loses to the candidates: clean accuracy minus accuracy."""
+        if self.result.draws:
+            return stats.expected_loss(self.result.records)
         right = [r for r in self.result.records if r.clean == r.label]
         kept = sum(r.status == "robust" for r in right)
         solid = sum(r.status == "robust" and not r.fragile for r in right)
@@ -53,6 +55,9 @@ class TransferCell:
     def success(self) -> Accuracy:
         """Share of the jointly correct samples whose candidate fools the target."""
         joint = self.joint
+        if self.result.draws:
+            kept = stats.robust_accuracy(joint)
+            return Accuracy(1 - kept.accuracy, 1 - kept.high, 1 - kept.low, kept.n - kept.correct, kept.n)
         fooled = sum(r.status == "fooled" for r in joint)
         open_ = sum(r.status == "invalid" or r.fragile for r in joint)
         return stats.share(fooled, len(joint), most=fooled + open_)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from timm.data.mixup import Mixup as TimmMixup
 from torch import Tensor
 
-from vitattack.attacks.foreign.sandbox import seeded
 from vitattack.core.errors import UsageError
+from vitattack.core.rng import seeded
 from vitattack.train.data.batch import BatchRng, as_float
 
 

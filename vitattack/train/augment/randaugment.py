@@ -15,8 +15,8 @@ from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 
-from vitattack.attacks.foreign.sandbox import seed_of, seeded
 from vitattack.core.errors import UsageError
+from vitattack.core.rng import seed_of, seeded
 from vitattack.train.data.batch import BatchRng
 
 
