@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitattack import evaluate
+from vitattack.core.percent import at_least, at_most
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.result import Result
 from vitattack.records.stats import mcnemar
@@ -125,7 +126,7 @@ def row_of(name: str, result: Result, base: Result | None) -> dict[str, object]:
 def table_line(row: dict[str, object]) -> str:
     def interval(key: str) -> str:
         value, low, high = row[key]  # type: ignore[misc]
-        return f"{value:.1%} ({low:.1%}-{high:.1%})"
+        return f"{value:.1%} ({at_least(low)}%-{at_most(high)}%)"
 
     test = row.get("against base")
     words = "" if test is None else f"+{test['more']} -{test['less']}, p={test['p']:.3f}"  # type: ignore[index]

@@ -79,9 +79,9 @@ def test_every_number_is_in_the_table(tmp_path):
     table = bench_tables(made(tmp_path))[0]
     assert list(table.columns) == ["model", "clean", "pgd", "GAMA"]
     rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["tiny-vit"][0] == "66.0 (56.3-74.5) [66.00] +0.0 in"
-    assert rows["tiny-vit"][1] == "38.0 (29.1-47.8)"
-    assert rows["tiny-vit"][2] == "37.0 (28.2-46.8) [40.00] -3.0 in"
+    assert rows["tiny-vit"][0] == "66.0 (56.2-74.6) [66.00] +0.0 in"
+    assert rows["tiny-vit"][1] == "38.0 (29.0-47.8)"
+    assert rows["tiny-vit"][2] == "37.0 (28.1-46.8) [40.00] -3.0 in"
     assert rows["CNN"][1].endswith("[30.00] -28.0 out")
     assert rows["ViT-B (AT)"] == ("", "", "[57.61]")
     assert "n = 100" in table.title and "linf:8/255" in table.title

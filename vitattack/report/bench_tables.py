@@ -9,6 +9,7 @@ from vitattack.bench.compare import ComparedNumber, compared_numbers, worst_case
 from vitattack.bench.fronts import SizeFront, size_fronts
 from vitattack.bench.run.results import BenchmarkResult
 from vitattack.bench.schema import CLEAN, WORST_CASE
+from vitattack.core.percent import span
 from vitattack.core.table import Table
 
 AXIS_LABEL: Mapping[str, Callable[[ComparedNumber], str]] = {
@@ -126,7 +127,7 @@ def _cell(number: ComparedNumber | None, between: str) -> str:
     if number.measured is None:
         return published if number.status == "published" else f"{number.status} {published}".strip()
     measured = number.measured
-    text = f"{100 * measured.accuracy:.1f} ({100 * measured.low:.1f}-{100 * measured.high:.1f})"
+    text = f"{100 * measured.accuracy:.1f} ({span(measured.low, measured.high, '-')})"
     return text if number.gap is None else f"{text}{between}{published} {_difference(number)} {_verdict(number)}"
 
 
@@ -163,9 +164,9 @@ def _differences(results: BenchmarkResult, numbers: Sequence[ComparedNumber]) ->
         if gap is None or ours is None or theirs is None:
             continue
         place = (number.model, number.attack, number.threat, *([AXIS_LABEL["seed"](number)] if several_seeds else []))
-        measured = f"{100 * ours.accuracy:.1f}", f"{100 * ours.low:.1f} - {100 * ours.high:.1f}", str(ours.n)
+        measured = f"{100 * ours.accuracy:.1f}", span(ours.low, ours.high), str(ours.n)
         published = f"{theirs.value:.2f}", "?" if theirs.n is None else str(theirs.n)
-        interval = f"{100 * gap.low:+.1f} to {100 * gap.high:+.1f}"
+        interval = span(gap.low, gap.high, " to ", signed=True)
         unknown_n = unknown_n or theirs.n is None
         rows.append((*place, *measured, *published, _difference(number), interval, _verdict(number)))
     if not rows:

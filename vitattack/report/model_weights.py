@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vitattack.core.percent import at_least, at_most
 from vitattack.core.table import Table
 from vitattack.evaluation.zoo_check import ZooCheck
 from vitattack.records.stats import Accuracy
@@ -41,4 +42,5 @@ def check_table(look: ZooCheck) -> Table:
 def _share(accuracy: Accuracy | None) -> str:
     if accuracy is None:
         return "-"
-    return f"{accuracy.accuracy:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}] (n = {accuracy.n})"
+    low, high = at_least(accuracy.low), at_most(accuracy.high)
+    return f"{accuracy.accuracy:.1%} [{low}%, {high}%] (n = {accuracy.n})"
