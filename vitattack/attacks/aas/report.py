@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vitattack.core.percent import percent
 from vitattack.core.table import Table
 from vitattack.records import stats
 from vitattack.records.record import SampleRecord
 from vitattack.records.report_section import Run, Section
 from vitattack.records.result import Result, label
-from vitattack.records.stats import Accuracy, figures, percent
+from vitattack.records.stats import Accuracy, figures
 
 SIGNIFICANT = 0.05
 
@@ -34,6 +35,7 @@ class Referee:
     false_successes: int | None
     missed: int | None
     learned: dict[str, Any] | None
+    invalid: int = 0  # samples without a valid verdict, robust in no row
 
     def json(self) -> dict[str, Any]:
         named = {
@@ -49,6 +51,7 @@ class Referee:
             **{name: accuracy.json() if accuracy else None for name, accuracy in named.items()},
             "false_successes": self.false_successes,
             "missed": self.missed,
+            **({"invalid": self.invalid} if self.invalid else {}),
             "search": self.learned,
         }
 
@@ -62,7 +65,10 @@ def referee(run: Run | Result) -> Referee | None:
     n = len(records)
 
     def robust(name: str, rows: Sequence[SampleRecord]) -> Accuracy:
-        return stats.share(sum(not _fools(r, name) for r in rows), n)
+        valid = [r for r in rows if r.status != "invalid"]
+        kept = [r for r in valid if not _fools(r, name)]
+        solid = sum(not (r.fragile and r.evidence[name]) for r in kept)
+        return stats.share(len(kept), n, least=solid, most=len(kept) + len(rows) - len(valid))
 
     protocol = any("scaled_fooled" in r.evidence for r in attacked)
     seen = [r for r in records if "scaled_clean" in r.evidence]
@@ -86,6 +92,7 @@ def referee(run: Run | Result) -> Referee | None:
         false_successes=sum(bool(scaled and not plain) for scaled, plain in pairs) if protocol else None,
         missed=sum(bool(plain and not scaled) for scaled, plain in pairs) if protocol else None,
         learned=dict(run.learned) if run.learned else None,
+        invalid=sum(r.status == "invalid" for r in attacked),
     )
 
 
@@ -116,6 +123,9 @@ def _referee_table(title: str, report: Referee) -> Table:
             f"{report.false_successes} false successes (fool the scaled model only), "
             f"{report.missed} missed (fool the plain model only)"
         )
+    if report.invalid:
+        some = "1 sample has" if report.invalid == 1 else f"{report.invalid} samples have"
+        notes.append(f"{some} no valid verdict (NaN outputs or an example outside the budget) and are robust in no row")
     if report.learned:
         notes += _search_notes(dict(report.learned))
     return Table(title, ("", "accuracy", "95 %", "correct"), rows, notes)
@@ -146,7 +156,7 @@ def _scales_text(scales: Any) -> str:
 
 
 def _fools(record: SampleRecord, name: str) -> bool:
-    """Whether a success counts, which takes one confirmed by the judge: so the union never exceeds the base."""
+    """Whether a success counts: it takes one confirmed by the judge, so that the union never exceeds the base."""
     return bool(record.evidence[name]) and record.status == "fooled"
 
 
