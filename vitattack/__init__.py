@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vitattack.records.result import Evaluation as Evaluation
     from vitattack.threats.lp import LpBall as LpBall
 
+    __version__: str
+
 # Imported on first use (PEP 562), so that `import vitattack` and `vitattack --help` load no torch.
 _PUBLIC = {
     "evaluate": "vitattack.evaluation.evaluate",
@@ -36,6 +38,10 @@ __all__ = sorted(_PUBLIC)
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name == "__version__":
+        from vitattack.core.versions import package_version
+
+        return package_version("vitattack") or "unknown"
     raise AttributeError(f"module 'vitattack' has no attribute '{name}'")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -130,7 +131,8 @@ def worst(*attacks: Attack) -> Worst:
 
 def _blank_rows(name: str, rows: Tensor, count: int) -> Tensor:
     """Evidence of samples before any stage has reported on them."""
-    nothing = torch.finfo(rows.dtype).min if name == "margin" else 0 if _accumulates(name, rows) else -1
+    known = {"margin": torch.finfo(rows.dtype).min, "distance": math.inf} if rows.is_floating_point() else {}
+    nothing = known.get(name, 0 if _accumulates(name, rows) else -1)
     return torch.full((count,), nothing, dtype=rows.dtype, device=rows.device)
 
 

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitattack.data.dataset import DataSet, from_tensors, load_data
     from vitattack.data.imagenet.restricted_victim import restrict_to_classes
+    from vitattack.data.in_memory import from_python
     from vitattack.data.request import check_data, takes_transform
 
-__all__ = ["DataSet", "check_data", "from_tensors", "load_data", "restrict_to_classes", "takes_transform"]
+__all__ = [
+    "DataSet",
+    "check_data",
+    "from_python",
+    "from_tensors",
+    "load_data",
+    "restrict_to_classes",
+    "takes_transform",
+]
 
 # Imported on first use, so that data texts can be read without torch.
 _MODULES = {
     "DataSet": "vitattack.data.dataset",
     "check_data": "vitattack.data.request",
+    "from_python": "vitattack.data.in_memory",
     "from_tensors": "vitattack.data.dataset",
     "load_data": "vitattack.data.dataset",
     "restrict_to_classes": "vitattack.data.imagenet.restricted_victim",

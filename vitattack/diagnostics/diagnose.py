@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.core.errors import UsageError, VitattackError
@@ -28,9 +28,12 @@ from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.saturation import SATURATED_ROWS, UNDERFLOW_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.randomness import STEADY, Variation
-from vitattack.models.victim import Victim, as_victim, check_floats, frozen, model_digest
+from vitattack.models.victim import Victim, as_victim, check_module, frozen, model_digest
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
+
+if TYPE_CHECKING:
+    from vitattack.evaluation.setup import ImageData
 
 Verdict = Literal["ok", "saturated", "underflow"]
 
@@ -144,9 +147,10 @@ class Diagnosis:
         }
 
 
+@torch.inference_mode(False)
 def diagnose(
     model: nn.Module | str = DEFAULT_MODEL,
-    data: str | tuple[Tensor, Tensor] | DataSet | None = None,
+    data: ImageData | None = None,
     *,
     setup: Setup | None = None,
     gradient_images: int = GRADIENT_IMAGES,
@@ -173,7 +177,7 @@ def diagnose(
             images = images_of(setup, preprocessing(setup.transform, victim))
             victim = restrict_to_classes(victim, images.classes)
         else:
-            check_floats(model)
+            check_module(model)
             images = images_of(setup, preprocessing(setup.transform))
             victim = as_victim(model, images.read(images.rows[:1])[0].to(place)).to(place)
         if scales is not None:

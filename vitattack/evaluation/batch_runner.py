@@ -18,7 +18,7 @@ from vitattack.evaluation.crafting import call_attack
 from vitattack.evaluation.judge import CleanAnswers, clean_answers, judge
 from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import Passes, counting_passes, spread_passes
-from vitattack.models.victim import Victim, check_pixels
+from vitattack.models.victim import Victim, check_labels, check_pixels
 from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
@@ -42,11 +42,7 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
             "choose data of that size, or for folders --transform"
         )
     x, nudged = check_pixels(x, f"images of '{data.text}'")
-    if int(y.min()) < 0 or int(y.max()) >= victim.num_classes:
-        wrong = int(y.max()) if int(y.max()) >= victim.num_classes else int(y.min())
-        raise UsageError(
-            f"label {wrong} of '{data.text}' is no class of '{victim.name}' (0 to {victim.num_classes - 1})"
-        )
+    check_labels(y, victim, f" of '{data.text}'")
     return x.to(device), y.to(device), nudged
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
+import torch
 from torch import nn
 
 from vitattack.attacks import attack_text
@@ -21,6 +22,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import marks_of
 from vitattack.core.runtime import numerics, resolve_device
 from vitattack.data import DataSet
+from vitattack.evaluation.callable_attack import Crafter, attack_source
 from vitattack.evaluation.files_read import files_named
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import Prepared, prepare
@@ -32,11 +34,12 @@ from vitattack.text.syntax import AttackSource, AttackSyntax, Call
 from vitattack.threats.base import Threat, parse_threats
 
 
+@torch.inference_mode(False)
 def evaluate(
     model: nn.Module | str = DEFAULT_MODEL,
-    attacks: AttackSource | Sequence[AttackSource] = DEFAULT_ATTACK,
+    attacks: AttackSource | Crafter | Sequence[AttackSource | Crafter] = DEFAULT_ATTACK,
     *,
-    threat: str | Threat | Sequence[Threat] = DEFAULT_THREAT,
+    threat: str | Threat | Sequence[str | Threat] = DEFAULT_THREAT,
     scales: str | Path | None = None,
     perceptual: bool = False,
     listener: EvaluationListener | None = None,
@@ -45,15 +48,19 @@ def evaluate(
 ) -> Evaluation:
     """Robust accuracy of a model: clean and per-attack numbers with intervals, cost, doubts and per-sample records.
 
-    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit". The fields of `Setup` may be given
-    as keywords. With `out` every batch is stored, and a second call resumes where the first one stopped; without it
-    nothing is kept on disk. `threat` may be several budgets, as in "linf:1/255,2/255,4/255": every attack runs under
-    each. With `perceptual` the records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate.
+    `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit"; `attacks` are texts, or objects of
+    `vitattack.attack`. Images and labels come by name, as `data=(x, y)` of tensors or NumPy arrays, or from a torch Dataset or
+    DataLoader, which is read into memory as far as `limit`. `threat` may be several budgets, as in
+    "linf:1/255,2/255,4/255" or a list of texts: every attack runs under each. The fields of `Setup` may be given as keywords.
+
+    With `out` every batch is stored, and a second call resumes where the first one stopped; without it nothing is kept on
+    disk. With `perceptual` the records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every
+    candidate. Callers may sit in `no_grad` or `inference_mode`.
     """
     setup = replace(setup or Setup(), **fields)
     listener = listener or EvaluationListener()
-    budgets = parse_threats(threat) if isinstance(threat, str) else as_tuple(threat)
-    planned = plan_jobs(as_sources(attacks), budgets, setup, scales, perceptual=perceptual)
+    budgets = as_budgets(threat)
+    planned = plan_jobs(as_sources(attacks, budgets), budgets, setup, scales, perceptual=perceptual)
     learning = [plan.attack for plan in planned if plan.attack.traits.learns]
     if setup.calibration is not None and not learning:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
@@ -126,10 +133,12 @@ def _finished(
     return result
 
 
-def as_sources(attacks: AttackSource | Sequence[AttackSource]) -> list[AttackSyntax]:
+def as_sources(
+    attacks: AttackSource | Crafter | Sequence[AttackSource | Crafter], budgets: tuple[Threat, ...]
+) -> list[AttackSyntax]:
     """Parse every text once."""
-    several = [attacks] if isinstance(attacks, str | AttackSyntax) else attacks
-    return [AttackSyntax.of(each) for each in several]
+    several = attacks if isinstance(attacks, list | tuple) else [attacks]
+    return [attack_source(each, budgets) for each in several]
 
 
 def plan_jobs(
@@ -186,5 +195,12 @@ def _in_precision(named: NamedAttack, setup: Setup) -> Attack:
     return halved
 
 
-def as_tuple(threat: Threat | Sequence[Threat]) -> tuple[Threat, ...]:
-    return tuple(threat) if isinstance(threat, Sequence) else (threat,)
+def as_budgets(threat: str | Threat | Sequence[str | Threat]) -> tuple[Threat, ...]:
+    """The threats of a text, of one threat or of several of either."""
+    given = [threat] if isinstance(threat, str) or not isinstance(threat, Sequence) else threat
+    budgets = [budget for each in given for budget in (parse_threats(each) if isinstance(each, str) else [each])]
+    if not budgets:
+        raise UsageError("no threat is named: write linf:8/255 or l2:0.5")
+    if len(set(map(str, budgets))) < len(budgets):
+        raise UsageError(f"a budget is named twice in {', '.join(map(str, budgets))}: name each once")
+    return tuple(budgets)

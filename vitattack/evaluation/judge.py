@@ -5,6 +5,7 @@ A random victim has to err in most of its draws instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -140,7 +141,9 @@ def judge(
 
 
 def _evidence(rows: Mapping[str, Tensor], at: int) -> Evidence:
-    return {name: row[at].item() for name, row in sorted(rows.items()) if name not in COLUMNS}
+    """Evidence of one sample as JSON takes it: a distance that is infinite is written as -1."""
+    told = {name: row[at].item() for name, row in sorted(rows.items()) if name not in COLUMNS}
+    return {name: -1.0 if value == math.inf else value for name, value in told.items()}
 
 
 def _twice(victim: Victim, x_adv: Tensor, y: Tensor, allowed: Tensor, claimed: Tensor, rng: SampleRng) -> Verdicts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from vitattack.models.zoo.load import LoadedModel, load_model
 from vitattack.models.zoo.names import check_model_name
 from vitattack.records import stats
 from vitattack.records.job import Job
+
+if TYPE_CHECKING:
+    from vitattack.evaluation.setup import ImageData
 
 
 @dataclass(frozen=True)
@@ -138,22 +141,22 @@ def images_of(setup: Setup, how: Preprocessing = Preprocessing()) -> DataSet:
 
 
 def open_images(
-    data: str | tuple[Tensor, Tensor] | DataSet,
+    data: ImageData,
     limit: int | None,
     data_dir: Path | None,
     how: Preprocessing = Preprocessing(),
 ) -> DataSet:
-    """Images by name, as tensors or as a data set; without a requested transform the set's own applies, else the model's."""
+    """Images by name or from Python; without a requested transform the set's own applies, else the model's."""
     if isinstance(data, str):
         return data_sets.load_data(
             data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
         )
-    images = data if isinstance(data, DataSet) else data_sets.from_tensors(*data)
+    images = data if isinstance(data, DataSet) else data_sets.from_python(data, limit)
     return images if limit is None else replace(images, rows=images.rows[:limit])
 
 
 def calibration_images(
-    given: str | tuple[Tensor, Tensor] | None,
+    given: ImageData | None,
     evaluated: DataSet,
     data_dir: Path | None,
     how: Preprocessing = Preprocessing(),

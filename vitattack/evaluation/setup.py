@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
@@ -19,10 +19,16 @@ from vitattack.records.job import Job
 from vitattack.text.validate import check_seed
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
+    from torch.utils.data import DataLoader, Dataset
 
     from vitattack.data import DataSet
     from vitattack.models.zoo.file_options import FileOptions
+
+    # A name, a data set of ours, images in [0,1] with labels as tensors or arrays, or a torch data set or loader of such.
+    Pair = tuple[Tensor, Tensor] | tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    ImageData = str | DataSet | Pair | Dataset[Any] | DataLoader[Any]
 
 DEFAULT_MODEL, DEFAULT_ATTACK, DEFAULT_THREAT, DEFAULT_DATA = "tiny-vit", "auto", "linf:8/255", "cifar10-demo"
 
@@ -34,9 +40,9 @@ Precision = Literal["fp32", "bf16-search"]
 class SetupFields(TypedDict, total=False):
     """The fields of `Setup` as keyword arguments."""
 
-    data: str | tuple[Tensor, Tensor] | DataSet
+    data: ImageData
     limit: int | None
-    calibration: str | tuple[Tensor, Tensor] | None
+    calibration: ImageData | None
     data_dir: str | Path | None
     transform: str | None
     options: FileOptions | None
@@ -54,9 +60,9 @@ class SetupFields(TypedDict, total=False):
 class Setup:
     """Images, numerics, machine and store of an evaluation; model, attacks and threat are named beside it."""
 
-    data: str | tuple[Tensor, Tensor] | DataSet = DEFAULT_DATA
+    data: ImageData = DEFAULT_DATA
     limit: int | None = None  # only the first images
-    calibration: str | tuple[Tensor, Tensor] | None = None  # images for attacks that learn from some
+    calibration: ImageData | None = None  # images for attacks that learn from some
     data_dir: str | Path | None = None
     transform: str | None = None  # of image files; None for that of the data set, else the model's
     options: FileOptions | None = None  # facts about a checkpoint file

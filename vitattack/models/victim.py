@@ -96,7 +96,7 @@ def as_victim(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
     if isinstance(module, Victim):
         return module
     name = name or type(module).__name__
-    check_floats(module)
+    check_module(module)
     image, given = x[:1].clone(), x[:1].clone()
     with frozen(module), torch.no_grad():
         logits = _logits(module(given), name)
@@ -111,8 +111,17 @@ def as_victim(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
     return Victim(module, name=name, num_classes=logits.shape[1], input_size=x.shape[-1], channels=x.shape[1])
 
 
-def check_floats(module: nn.Module) -> None:
-    """Refuse weights of another precision than fp32, in which verdicts are given: they make another model."""
+def check_module(module: nn.Module) -> None:
+    """Refuse what is no module, and weights of another precision than fp32, in which verdicts are given."""
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"the model is a {type(module).__name__} and no module, so that its parameters cannot be found: "
+            "put them into a torch.nn.Module whose forward it is"
+        )
+    if any(tensor.is_inference() for tensor in [*module.parameters(), *module.buffers()]):
+        raise UsageError(
+            "the model was made in inference_mode, where autograd cannot follow its weights: make it outside"
+        )
     for parameter in module.parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
@@ -162,6 +171,14 @@ def check_pixels(x: Tensor, what: str) -> tuple[Tensor, int]:
         raise UsageError(f"{what} have pixels from {low:.3g} to {high:.3g}, attacks need [0,1]: {fix}")
     outside = ((x < 0) | (x > 1)).flatten(1).any(1)
     return (x.clamp(0, 1), int(outside.sum())) if bool(outside.any()) else (x, 0)
+
+
+def check_labels(y: Tensor, victim: Victim, whose: str = "") -> None:
+    """Refuse labels that are no classes of the victim."""
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= victim.num_classes:
+        wrong = high if high >= victim.num_classes else low
+        raise UsageError(f"label {wrong}{whose} is no class of '{victim.name}' (0 to {victim.num_classes - 1})")
 
 
 def check_forward(victim: Victim) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -118,6 +119,7 @@ def label(attack: str) -> str:
 
 
 TEXTS = ("model", "attack", "threat")
+DISTANCES = ("size", "distance")
 COLUMNS = tuple(column.name for column in fields(SampleRecord) if column.name != "evidence")
 
 
@@ -126,9 +128,14 @@ def _texts(job: Job) -> dict[str, str]:
 
 
 def _columns(record: SampleRecord) -> dict[str, Any]:
-    """A record as columns; evidence keeps its name unless a column of every record has it."""
+    """A record as columns; evidence keeps its name unless a column of every record has it.
+
+    Distances that are missing, and stored as -1, are infinite.
+    """
     own = asdict(record)
     evidence = own.pop("evidence")
+    for values in (own, evidence):
+        values.update({name: math.inf for name in DISTANCES if values.get(name) == -1})
     taken = {*TEXTS, *own}
     return {**own, **{f"evidence {name}" if name in taken else name: value for name, value in evidence.items()}}
 

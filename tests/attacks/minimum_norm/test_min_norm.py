@@ -127,7 +127,7 @@ def test_who_was_never_fooled_has_no_distance(text: str, norm: str) -> None:
     victim, _ = linear_victim(gap=1e4)
     x, _ = batch(N)
     _, evidence = run(text, victim, LpBall(norm, 0.01), x)  # type: ignore[arg-type]
-    assert (evidence["distance"] == -1).all() and not evidence["fooled"].any()
+    assert (evidence["distance"] == math.inf).all() and not evidence["fooled"].any()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ Stop = Literal["first_success", "never"]
 class BestSoFar:
     """Record of the smallest successes. One of any size counts for `distance`, only one within the budget as a claim.
 
-    Evidence `distance` is the size of the smallest perturbation that fooled the victim, -1 if none did. With
+    Evidence `distance` is the size of the smallest perturbation that fooled the victim, inf if none did. With
     stop="first_success" a sample leaves with its first success within the budget, which need not be its smallest.
     """
 
@@ -47,5 +47,4 @@ class BestSoFar:
         return self.evidence["fooled"] & ((self.distance == 0) | (self.stop == "first_success"))
 
     def crafted(self) -> Crafted:
-        distance = torch.where(self.distance.isfinite(), self.distance, -1.0)
-        return Crafted(self.x_adv, {**self.evidence, "distance": distance})
+        return Crafted(self.x_adv, {**self.evidence, "distance": self.distance})

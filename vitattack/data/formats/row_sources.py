@@ -239,6 +239,13 @@ class TensorSource:
     """Images and labels in memory."""
 
     def __init__(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> None:
+        self.check(x, y)
+        self.num_classes = num_classes
+        self._x, self._y = x.detach().float(), y.detach().long()
+
+    @staticmethod
+    def check(x: Tensor, y: Tensor) -> None:
+        """Refuse tensors that are no images in [0,1] with class numbers."""
         if x.dim() != 4 or not x.is_floating_point():
             raise UsageError(f"images are {x.dtype} of shape {tuple(x.shape)}: give floats in [0,1] of (N, C, H, W)")
         if y.shape != (len(x),):
@@ -249,8 +256,6 @@ class TensorSource:
             raise UsageError(f"labels are {y.dtype}: give class numbers as integers")
         if y.dtype == torch.uint64:
             check_label(int(y.cpu().numpy().max()), "the data")
-        self.num_classes = num_classes
-        self._x, self._y = x.detach().float(), y.detach().long()
 
     def __len__(self) -> int:
         return len(self._x)

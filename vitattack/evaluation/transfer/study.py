@@ -61,6 +61,7 @@ from vitattack.threats.base import Threat, parse_threats
 from vitattack.threats.lp import LpBall
 
 
+@torch.inference_mode(False)
 def transfer(
     models: Sequence[Model],
     to: Sequence[Model] = (),
