@@ -123,7 +123,7 @@ def model_options(given: dict[str, Any]) -> FileOptions:
 
     try:
         arch_kwargs = json.loads(given.pop("arch_kwargs"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.UsageError(f"--arch-kwargs is not JSON ({error})") from None
     if not isinstance(arch_kwargs, dict):
         raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")

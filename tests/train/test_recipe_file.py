@@ -113,3 +113,13 @@ def test_a_seed_that_no_generator_takes_is_refused() -> None:
     for seed in (-1, 2**63, 2**64):
         with pytest.raises(UsageError, match=f"recipe 'a': .*seed {seed} is out of range"):
             Recipe("a", seed=seed)
+
+
+def test_a_base_may_lie_in_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "short.yaml").write_text("base: tiny-vit\nepochs: 3\n")
+    (tmp_path / "own.yaml").write_text("base: parts/short\n")
+    assert load_recipe(str(tmp_path / "own.yaml")).epochs == 3
+    (tmp_path / "own.yaml").write_text("base: /\n")
+    with pytest.raises(UsageError, match="unknown recipe '/'"):
+        load_recipe(str(tmp_path / "own.yaml"))

@@ -1,8 +1,13 @@
 """The two ways a call can fail; the command line turns them into exit codes 2 and 1."""
 
+from vitattack.core.words import on_one_line
+
 
 class VitattackError(Exception):
-    """A failed run: the message is one line that names the cause and the fix."""
+    """A failed run: the message is one line that names the cause and the fix, printable whatever it quotes."""
+
+    def __str__(self) -> str:
+        return on_one_line(super().__str__())
 
 
 class UsageError(VitattackError, ValueError):

@@ -20,6 +20,15 @@ def printable(text: str, length: int = 100) -> str:
     return words if len(words) <= length else words[: length - 3] + "..."
 
 
+LONGEST_LINE = 1000
+
+
+def on_one_line(text: str) -> str:
+    """A text without control characters and line breaks; a long one loses its middle, since messages end with the fix."""
+    line = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} ... {line[10 - LONGEST_LINE // 2 :]}"
+
+
 def on_terminal(text: str) -> str:
     """A text that cannot move the cursor, colour what follows or reverse its direction; lines stay lines."""
     return "".join(character if character.isprintable() or character == "\n" else " " for character in text)

@@ -43,6 +43,6 @@ def parse_transform(text: str) -> ImageTransform:
 
 
 def _pixels(text: str) -> int:
-    if not 0 < int(text[:9]) <= MOST_PIXELS:
+    if len(text) > 9 or not 0 < int(text) <= MOST_PIXELS:
         raise UsageError(f"a transform to {text[:9]} px leaves no usable image: use 1 to {MOST_PIXELS}")
     return int(text)

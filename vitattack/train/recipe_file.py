@@ -70,7 +70,7 @@ def _with_bases(text: str, depth: int) -> dict[str, Any]:
         return {"name": path.stem, **content}
     if not isinstance(base, str) or depth == 0:
         raise UsageError(f"'{path.name}': base is the name of another recipe, and chains of them are short")
-    beside = path.with_name(f"{base}.yaml")
+    beside = path.parent / f"{base}.yaml"
     base_text = str(beside) if not base.endswith(SUFFIXES) and beside.is_file() else base
     return {**_with_bases(base_text, depth - 1), "name": path.stem, **content}
 

@@ -14,7 +14,7 @@ from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.attacks.aas.attack import AAS
 from vitattack.attacks.aas.climb import LITERAL, Climb
-from vitattack.attacks.aas.controls import masking_verdicts, with_bases, with_controls
+from vitattack.attacks.aas.controls import masking_verdicts, read_scales, with_bases, with_controls
 from vitattack.attacks.aas.report import referee
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -439,6 +439,10 @@ def test_scales_that_are_none_or_not_asked_for(toy_images: Images, tmp_path: Pat
     (tmp_path / "s.json").write_text('[["a"]]')
     with pytest.raises(UsageError, match="holds no scales"):
         evaluate(tiny_vit(), "aas+pgd", scales=tmp_path / "s.json", data=toy_images, **SETTINGS)
+    for text in ('{"learned": {"found": null}}', '{"learned": 3}', f"[{'1' * 400}]", "[" * 100_000, "{}"):
+        (tmp_path / "s.json").write_text(text)
+        with pytest.raises(UsageError, match="holds no scales|cannot read scales"):
+            read_scales(tmp_path / "s.json")
     (tmp_path / "s.json").write_text("[[0.5, 0.5]]")
     with pytest.raises(UsageError, match="scales are for attacks through attention"):
         evaluate(tiny_vit(), "pgd", scales=tmp_path / "s.json", data=toy_images, **SETTINGS)

@@ -210,3 +210,26 @@ def test_an_unreachable_host_is_one_line(tmp_path: Path, waits: list[float]) -> 
     with pytest.raises(VitattackError, match=r"127\.0\.0\.1 cannot be reached \(.*refused\)"):
         download(url + "/w", tmp_path / "part")
     assert waits == []
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_to_no_address_is_one_line(code: int, there: Host, tmp_path: Path, waits: list[float]) -> None:
+    there.faults["/w"] = [status(code, {"Location": "https://[x"})]
+    with pytest.raises(VitattackError, match="redirects to something that is no address|is not one of the web"):
+        download(there.url + "/w", tmp_path / "part")
+
+
+def test_a_form_that_leads_to_no_address_is_a_page(there: Host, tmp_path: Path) -> None:
+    there.faults["/w"] = [page('<html><form id="download-form" action="https://[x"></form>')]
+    with pytest.raises(VitattackError, match="sent a web page instead of the file"):
+        download(there.url + "/w", tmp_path / "part")
+
+
+def test_lengths_beyond_all_numbers_are_no_lengths(there: Host, tmp_path: Path, waits: list[float]) -> None:
+    there.faults["/w"] = [status(200, {"Content-Length": "1" * 5000}, BODY[:100])]
+    download(there.url + "/w", tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == BODY[:100]
+    there.faults["/w"] = [status(206, {"Content-Range": f"bytes {'1' * 5000}-2/3"}, BODY[:100])]
+    (tmp_path / "part").unlink()
+    download(there.url + "/w", tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == BODY

@@ -59,6 +59,8 @@ def test_hub_sources(text: str, hub: tuple[str, str | None, str | None]) -> None
         ("http://host.org/w.pt", "is not encrypted, anybody on the way could change the file: use https"),
         ("https://me:secret@host.org/w.pt", "no user and no password"),
         ("https:///w.pt", "is not one of the web"),
+        ("https://[1::/w.pt", "is not one of the web"),
+        ("https://host:99999/w.pt", "is not one of the web"),
         ("https://host/a b", "is not understood"),
         ("file:w\n.pt", "is not understood"),
         ("embedded:x", "is not understood: write embedded"),

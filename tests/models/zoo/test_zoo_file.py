@@ -42,3 +42,23 @@ def test_a_number_or_key_that_is_not_what_it_seems(old: str, new: str, said: str
         read_zoo_file(path)
     assert said in str(caught.value), caught.value
     assert "TOPSECRET" not in str(caught.value) and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("families", "own", "said"),
+    [
+        ("1", "family: f", "unknown family 'f'"),
+        ("{1: {}}", "family: f", "unknown family 'f': known: 1"),
+        ("{f: {}}", "family: [f]", "unknown family"),
+        ("{f: 1}", "family: f", "the family 'f' must be keys and values"),
+        ("{f: {protocols: 3}}", "family: f", "protocols must map names to keys and values"),
+        ("{f: {protocols: {clean: null}}}", "family: f", "protocols must map names to keys and values"),
+        ("{f: {protocols: null}}", "family: f\n    reported: {clean: 1}", "unknown protocol 'clean'"),
+    ],
+)
+def test_families_that_are_none_are_refused(families: str, own: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(WHOLE.replace("models:", f"families: {families}\nmodels:") + f"    {own}\n")
+    with pytest.raises(UsageError) as caught:
+        read_zoo_file(path)
+    assert said in str(caught.value), caught.value

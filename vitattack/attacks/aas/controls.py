@@ -21,15 +21,15 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
     """Attention scales from a file: a list of lists of numbers, or the `learned.json` of an earlier run."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read scales from '{path}' ({error}): give JSON such as [[0.5, 0.3]]") from error
     if isinstance(content, dict):
-        content = content.get("learned")
-        content = content.get("found", {}).get("scales") if isinstance(content, dict) else None
+        for key in ("learned", "found", "scales"):
+            content = content.get(key) if isinstance(content, dict) else None
     rows = content if isinstance(content, list) and content and isinstance(content[0], list) else [content]
     try:
         return tuple(tuple(float(f"{float(value):.6g}") for value in row) for row in rows)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"'{path}' holds no scales per layer: write [[0.5, 0.3]], a list per set") from None
 
 

@@ -148,7 +148,7 @@ def _open(path: Path) -> Pair:
             x = next((members[name] for name in ("image", "images", "x") if name in members), None)
             y = next((members[name] for name in ("label", "labels", "y") if name in members), None)
             if x is None or y is None:
-                held = ascii(", ".join(members))[1:60] or "nothing"
+                held = ascii(", ".join(members))[1:-1][:60] or "nothing"
                 raise UsageError(f"'{path}' holds {held}: it needs arrays named image and label")
             return _member(path, archive, x), _member(path, archive, y)
     except VitattackError:

@@ -64,6 +64,16 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise UsageError(f"{urlsplit(req.full_url).hostname} redirects to this machine: the address is not trusted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except VitattackError:
+            raise
+        except ValueError as error:  # of the standard library, about an address that is none
+            raise DownloadFailed(f"{_host(req.full_url)} redirects to something that is no address") from error
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
 
 def download(
     url: str,
@@ -163,10 +173,10 @@ def _write_body(
 ) -> None:
     """Write the body of an answer: appended if the host resumes, from the start if it does not."""
     length = answer.headers.get("Content-Length")
-    body = int(length) if length and length.isdecimal() else None
+    body = int(length) if length and length.isdecimal() and len(length) < 20 else None
     resumed = answer.status == 206
     if resumed:
-        span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+        span = re.fullmatch(r"bytes (\d{1,19})-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
         if span is None or int(span[1]) != have:
             part.unlink(missing_ok=True)
             raise _Interrupted("sends another part than was asked for")

@@ -112,7 +112,11 @@ def parse_source(text: str) -> Source:
 
 def safe_address(url: str) -> str:
     """Return an address that may be fetched: https, or plain http to this machine; refuse others."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # read, since it may be none
+    except ValueError:  # brackets that hold no address, a port beyond 65535
+        parts = urlsplit("")
     if not parts.hostname or parts.scheme not in ("http", "https"):
         raise UsageError(f"address {_shown(url)!r} is not one of the web: write https://HOST/PATH")
     if parts.username or parts.password:

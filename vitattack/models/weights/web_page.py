@@ -48,8 +48,12 @@ def drive_confirmation(url: str, page: str) -> str | None:
         {key: html.unescape(value) for key, value in re.findall(r'\b(name|value)="([^"]*)"', tag)}
         for tag in re.findall(r'<input\b[^>]*type="hidden"[^>]*>', page)
     ]
-    target = urljoin(url, html.unescape(action[1]))
-    if urlsplit(target).netloc != urlsplit(url).netloc:
+    try:
+        target = urljoin(url, html.unescape(action[1]))
+        same_host = urlsplit(target).netloc == urlsplit(url).netloc
+    except ValueError:  # no address
+        return None
+    if not same_host:
         return None
     fields = {field["name"]: field.get("value", "") for field in inputs if "name" in field}
     return safe_address(target.split("?")[0] + "?" + urlencode(fields))

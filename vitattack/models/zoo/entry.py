@@ -75,7 +75,9 @@ def parse_entry(item: Any, where: str, families: Any = None) -> ZooEntry:
     if isinstance(item, dict) and "id" in item:
         where = f"{where} ({printable(str(item['id']), 60)})"
     item = _with_family(item, families, where)
-    protocols = item.pop("protocols", {}) if isinstance(item, dict) else {}
+    protocols = (item.pop("protocols", None) if isinstance(item, dict) else None) or {}
+    if not isinstance(protocols, dict) or not all(isinstance(protocol, dict) for protocol in protocols.values()):
+        raise UsageError(f"{where}: protocols must map names to keys and values")
     values = check_keys(item, ZooEntry, where)
     if values["weights"] is not None:
         values["weights"] = parse_weights(values["weights"], where)
@@ -98,11 +100,15 @@ def _with_family(item: Any, families: Any, where: str) -> Any:
     if not isinstance(item, dict) or "family" not in item:
         return item
     name = item["family"]
-    if not isinstance(families, dict) or name not in families:
-        raise UsageError(f"{where}: " + did_you_mean("family", str(name), families or ()))
-    merged = {**families[name], **{key: value for key, value in item.items() if key != "family"}}
+    known = families if isinstance(families, dict) else {}
+    if not isinstance(name, str) or name not in known:
+        raise UsageError(f"{where}: " + did_you_mean("family", str(name), map(str, known)))
+    family = known[name]
+    if not isinstance(family, dict):
+        raise UsageError(f"{where}: the family '{printable(name, 60)}' must be keys and values")
+    merged = {**family, **{key: value for key, value in item.items() if key != "family"}}
     for key in MERGED_KEYS:
-        shared, own = families[name].get(key), item.get(key, {})
+        shared, own = family.get(key), item.get(key, {})
         if isinstance(shared, dict) and isinstance(own, dict):
             merged[key] = {**shared, **own}
     return merged
@@ -112,7 +118,7 @@ def _parse_reported(given: Any, protocols: Mapping[str, Any], where: str) -> lis
     if isinstance(given, dict):
         for name in given:
             if name not in protocols:
-                raise UsageError(f"{where}: reported " + did_you_mean("protocol", str(name), protocols))
+                raise UsageError(f"{where}: reported " + did_you_mean("protocol", str(name), map(str, protocols)))
         given = [{"metric": name, **protocols[name], "value": value} for name, value in given.items()]
     if not isinstance(given, list):
         raise UsageError(f"{where}: reported must be a list, or a mapping from protocols to values")
