@@ -56,6 +56,8 @@ FOLDERS = {
     "two, locks": 20,
     "two, no locks": 20,
     "two nodes": 20,
+    "shards at once": 15,
+    "overwritten": 30,
     "clock": 18,
     "data": 24,
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .damages import flip_bit, insert, other_digit, other_word, overwrite, truncate, zero_page
 from .kills import Bench, Reference, judge
 from .launcher import Ended, Running, finish, send
 from .outcome import Outcome, numbers, other_cells, outcome, reason, refused, unclean
@@ -216,6 +217,47 @@ def two_nodes(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdi
     return _two(bench, case, name, luck, *nodes)
 
 
+def shards_at_once(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
+    """All shards of a run at the same time, one of them killed: whoever comes last merges."""
+    reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
+    shards = [bench.start(case, words, folder) for words in case.commands]
+    if luck.random() < 0.7:
+        victim = luck.choice(shards)
+        if _at_some_point(bench, victim, luck.uniform(0, 1.2) * reference.seconds):
+            send(victim, signal.SIGKILL)
+    for number, running in enumerate(shards):
+        ended = finish(running)
+        if ended.code != -signal.SIGKILL:
+            _acceptable(verdict, reference, folder, ended, f"shard {number}")
+    if not verdict.failed:
+        _ends_well(bench, case, folder, verdict, reference)
+    return verdict
+
+
+def overwritten(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
+    """A file of the run is damaged under the hands of the process that writes it."""
+    reference, verdict, folder = bench.reference(case), Verdict(), bench.workshop.place(name, case)
+    running = bench.start(case, case.commands[0], folder)
+    if _at_some_point(bench, running, luck.uniform(0.2, 1.0) * reference.seconds):
+        files = [path for path in sorted((folder / "runs").rglob("*")) if path.is_file()]
+        with suppress(OSError):  # it may have gone meanwhile
+            path = luck.choice([path for path in files if path.name.startswith("samples")] * 2 + files + [folder])
+            change = luck.choice([flip_bit, overwrite, other_digit, other_word, truncate, insert, zero_page])
+            content = path.read_bytes()
+            damaged = change(content, luck) if content else content
+            path.write_bytes(damaged)  # in place: the process goes on with the same file
+            verdict.injected = int(damaged != content)
+            verdict.notes.append(f"{change.__name__} in {path.relative_to(folder)} during the run")
+    ended = finish(running)
+    _acceptable(verdict, reference, folder, ended, "during the run")
+    verdict.refused += bool(ended.code)
+    if not verdict.failed:
+        for _ in range(2):  # a refusal may ask for --fresh
+            ended = bench.run(case, case.commands[0], folder)
+            _acceptable(verdict, reference, folder, ended, "afterwards")
+    return _closed(verdict, folder)
+
+
 def jumping_clock(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
     """The wall clock jumps back and forth by up to three years, in a run that is killed and resumed."""
     reference, verdict, folder = bench.reference(case), Verdict(injected=1), bench.workshop.place(name, case)
@@ -310,6 +352,8 @@ TRIALS: dict[str, tuple[Trial, tuple[str, ...]]] = {
     "two, locks": (two_with_locks, STORES),
     "two, no locks": (two_without_locks, STORES),
     "two nodes": (two_nodes, STORES),
+    "shards at once": (shards_at_once, ("shards",)),
+    "overwritten": (overwritten, STORES),
     "clock": (jumping_clock, STORES),
     "data": (changed_data, ("eval", "auto", "aas")),
 }

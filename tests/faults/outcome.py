@@ -50,10 +50,13 @@ def record_files(folder: Path) -> dict[str, bytes]:
 
 
 def sizes(folder: Path) -> dict[str, int]:
+    """Sizes of the record files, but for those that are written anew from a whole copy beside them."""
     found = {}
     for path in _record_paths(folder):
         try:
-            found[str(path.relative_to(folder))] = path.stat().st_size
+            size = path.stat().st_size
+            if not any(path.parent.glob(f".{path.name}.*")):
+                found[str(path.relative_to(folder))] = size
         except OSError:
             continue
     return found
