@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -266,3 +267,11 @@ def test_the_request_holds_every_parameter_but_the_forms_of_the_output() -> None
     names = {parameter.name for parameter in eval_command.command.params if parameter.expose_value}
     request = eval_command._request(dict.fromkeys(filter(None, names)))
     assert names - set(request) == {"as_json", "form", "quiet"} and request["threads"] >= 1
+
+
+def test_a_shard_that_finishes_one_attack_of_two_shows_and_indexes_neither(here: Here, stored: Seen) -> None:
+    words = ("eval", "tiny-vit", *SMALL, "--quiet", "--json")
+    assert '"finished": false' in here(*words, "fgsm", "--shard", "1/2").stdout
+    assert '"finished": false' in here(*words, "fgsm", "pgd(steps=2)", "--shard", "0/2").stdout
+    whole = json.loads(here(*words, "fgsm", "pgd(steps=2)").stdout)
+    assert [result["attack"] for result in whole["attacks"]] == ["fgsm", "pgd(steps=2)"] and not any(stored)

@@ -80,7 +80,8 @@ def evaluate(
             result = _finished(plan, prepared, calibration, root, Turn(listener, number, len(planned)))
             if result is not None:
                 results.append(result if setup.out is not None else result.unstored())
-        return Evaluation(tuple(results), inputs, {plan.syntax.text: plan.syntax for plan in planned})
+        syntax = {plan.syntax.text: plan.syntax for plan in planned}
+        return Evaluation(tuple(results), inputs, syntax, unfinished=len(planned) - len(results))
 
 
 class PlannedJob(NamedTuple):

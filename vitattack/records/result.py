@@ -147,6 +147,7 @@ class Evaluation:
     results: tuple[Result, ...]
     inputs: Marks | None = field(default=None, repr=False, compare=False)  # files, before the run; None if unlisted
     syntax: Mapping[str, AttackSyntax] = field(default_factory=dict, repr=False, compare=False)  # of attacks, by text
+    unfinished: int = 0  # jobs that other shards have not finished
 
     @property
     def job(self) -> Job:
@@ -154,8 +155,8 @@ class Evaluation:
 
     @property
     def finished(self) -> bool:
-        """False after a shard if others are unfinished: there is nothing to show yet."""
-        return bool(self.results)
+        """False after a shard if others have not finished every job: a worst case over some attacks would be none."""
+        return bool(self.results) and not self.unfinished
 
     @property
     def n(self) -> int:
