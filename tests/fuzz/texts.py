@@ -22,7 +22,8 @@ from vitattack.data.protocols import PROTOCOLS
 from vitattack.data.request import check_data, takes_transform
 from vitattack.data.rows import select_rows
 from vitattack.models.normalise import is_normaliser, parse_normaliser
-from vitattack.models.weights.sources import parse_source, safe_address
+from vitattack.models.weights.cache import weights_location
+from vitattack.models.weights.sources import WeightSources, parse_source, safe_address
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.names import check_model_name
 from vitattack.text.image_transform import MOST_PIXELS, parse_transform
@@ -205,6 +206,8 @@ def _source(text: str) -> None:
     expect("?" not in source.shown or source.kind in ("file", "gdrive"), f"{source.shown!r} shows a query")
     if source.kind in ("github", "gdrive", "nextcloud", "https", "http"):
         safe_address(source.url)
+    if source.kind == "file":
+        weights_location(WeightSources((text,)), "fuzzed")
     if source.kind == "hf-hub":
         expect(len(source.hub) == 3, source.text)
 

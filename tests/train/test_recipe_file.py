@@ -123,3 +123,6 @@ def test_a_base_may_lie_in_another_folder(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("base: /\n")
     with pytest.raises(UsageError, match="unknown recipe '/'"):
         load_recipe(str(tmp_path / "own.yaml"))
+    (tmp_path / "own.yaml").write_text(f"base: {'a' * 5000}\n")
+    with pytest.raises(UsageError, match="unknown recipe 'aaa"):
+        load_recipe(str(tmp_path / "own.yaml"))

@@ -66,7 +66,7 @@ def in_latex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in on_terminal(text))
 
 
-def names_a_file(text: str) -> bool:
+def names_a_file(text: str | Path) -> bool:
     """Whether a file of this name exists; False as well for text that no file can be called."""
     try:
         return Path(text).is_file()

@@ -106,7 +106,7 @@ def check_data(
 
 def check_folder(data_dir: Path | None) -> None:
     """Refuse a data folder that does not exist."""
-    if data_dir is not None and not data_dir.is_dir():
+    if data_dir is not None and not as_path(str(data_dir)).is_dir():
         raise UsageError(f"data folder '{data_dir}' does not exist: give --data-dir a folder with the hub's layout")
 
 

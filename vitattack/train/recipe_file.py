@@ -12,7 +12,7 @@ from typing import Any, Literal
 from vitattack.core.assets import RECIPES
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
-from vitattack.core.words import printable
+from vitattack.core.words import names_a_file, printable
 from vitattack.text import yaml_lines
 from vitattack.train.recipe import Recipe
 from vitattack.train.recipe_part_names import check_part_names
@@ -71,7 +71,7 @@ def _with_bases(text: str, depth: int) -> dict[str, Any]:
     if not isinstance(base, str) or depth == 0:
         raise UsageError(f"'{path.name}': base is the name of another recipe, and chains of them are short")
     beside = path.parent / f"{base}.yaml"
-    base_text = str(beside) if not base.endswith(SUFFIXES) and beside.is_file() else base
+    base_text = str(beside) if not base.endswith(SUFFIXES) and names_a_file(beside) else base
     return {**_with_bases(base_text, depth - 1), "name": path.stem, **content}
 
 

@@ -214,9 +214,16 @@ def test_an_unreachable_host_is_one_line(tmp_path: Path, waits: list[float]) -> 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_a_redirect_to_no_address_is_one_line(code: int, there: Host, tmp_path: Path, waits: list[float]) -> None:
-    there.faults["/w"] = [status(code, {"Location": "https://[x"})]
+    there.faults["/w"] = [status(code, {"Location": "https://[x", "Content-Length": "9" * 14})]
     with pytest.raises(VitattackError, match="redirects to something that is no address|is not one of the web"):
         download(there.url + "/w", tmp_path / "part")
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_the_body_of_a_redirect_is_not_read(code: int, there: Host, tmp_path: Path, waits: list[float]) -> None:
+    there.faults["/old"] = [status(code, {"Location": "/w", "Content-Length": "9" * 14})]
+    download(there.url + "/old", tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == BODY and not waits
 
 
 def test_a_form_that_leads_to_no_address_is_a_page(there: Host, tmp_path: Path) -> None:

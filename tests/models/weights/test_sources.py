@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vitattack.core.errors import UsageError
+from vitattack.models.weights.cache import weights_location
+from vitattack.models.weights.fetch import fetch_state
 from vitattack.models.weights.sources import parse_source, parse_weights
 
 
@@ -93,3 +95,11 @@ def test_sources_that_are_refused(text: str, message: str) -> None:
 def test_mistakes_in_an_entry_are_named(item: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_weights(item, "here")
+
+
+@pytest.mark.parametrize("text", ["file:~nobody-of-this-name/w.pt", f"file:{'a' * 5000}.pt"])
+def test_files_that_no_folder_holds_are_not_there(text: str) -> None:
+    weights = parse_weights({"from": text}, "here")
+    assert weights_location(weights, "m") == "not cached"
+    with pytest.raises(UsageError, match=r"does not exist"):
+        fetch_state(weights, name="m")

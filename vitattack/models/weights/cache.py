@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vitattack.core import files
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.locks import cache_lock
-from vitattack.core.words import safe_file_name, without_secrets
+from vitattack.core.words import names_a_file, safe_file_name, without_secrets
 from vitattack.models.weights import hub
 from vitattack.models.weights.sources import Source, WeightSources
 from vitattack.text.validate import check_types
@@ -162,7 +162,7 @@ def weights_location(weights: WeightSources | None, name: str) -> str:
         return "cached"
     known = read_pins().get(name)
     for source in weights.sources:
-        if source.kind == "file" and source.path.is_file():
+        if source.kind == "file" and names_a_file(source.path):
             return "local"
         if source.kind == "hf-hub" and hub.in_hub_cache(source, known.revision if known else None):
             return "cached"

@@ -65,6 +65,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        fp.read = lambda *size: b""  # the body would be read whole, whatever its length
         try:
             return super().http_error_302(req, fp, code, msg, headers)
         except VitattackError:

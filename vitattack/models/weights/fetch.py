@@ -11,7 +11,7 @@ from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.locks import cache_lock
 from vitattack.core.progress import Listener, current_listener, listening
-from vitattack.core.words import safe_file_name
+from vitattack.core.words import names_a_file, safe_file_name
 from vitattack.models.weights import cache, hub
 from vitattack.models.weights.download import download
 from vitattack.models.weights.safe_load import CouldRunCode, read_checkpoint
@@ -89,7 +89,7 @@ def _fetch_from(
         return path, weights.weights_key
     if source.kind == "file":
         path = source.path
-        if not path.is_file():
+        if not names_a_file(path):
             raise UsageError(f"the file '{path}' does not exist")
         cache.verify_file(path, weights, name)
         return path, weights.weights_key

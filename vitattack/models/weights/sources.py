@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,7 +86,9 @@ class Source:
     @property
     def path(self) -> Path:
         """The file of a local source."""
-        return Path(self.where).expanduser()
+        with suppress(RuntimeError):  # nobody is called what follows the ~
+            return Path(self.where).expanduser()
+        return Path(self.where)
 
     def _groups(self) -> tuple[str | None, ...]:
         matched = re.fullmatch(_PATTERNS[self.kind], self.where)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
 from vitattack.core.files import file_sha256
-from vitattack.core.words import printable
+from vitattack.core.words import names_a_file, printable
 from vitattack.models.weights.safe_load import read_checkpoint
 from vitattack.models.weights.sources import SUFFIXES as SUFFIXES
 
@@ -28,7 +28,7 @@ def read_state(
     unsafe: bool = False,
 ) -> dict[str, Tensor]:
     """Read the named tensors of a checkpoint file; only declared containers are opened, only declared prefixes cut."""
-    if not path.is_file():
+    if not names_a_file(path):
         raise UsageError(f"weights file '{path}' does not exist: check the path")
     if sha256 is not None:
         actual = file_sha256(path)

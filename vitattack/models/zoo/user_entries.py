@@ -12,7 +12,7 @@ import yaml
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.locks import cache_lock
-from vitattack.core.words import printable
+from vitattack.core.words import names_a_file, printable
 from vitattack.models.normalise import parse_normaliser
 from vitattack.models.weights import sources
 from vitattack.models.zoo.catalogue import read_zoo_file, user_zoo_file, zoo_entries
@@ -97,8 +97,8 @@ def _source(text: str) -> sources.Source:
         if source.kind != "file":
             return source
         text = source.where
-    path = Path(text).expanduser()
-    if not path.is_file():
+    path = sources.Source("file", text).path
+    if not names_a_file(path):
         raise UsageError(f"weights file '{printable(text)}' does not exist: check the path")
     return sources.parse_source(f"file:{path.absolute()}")
 
