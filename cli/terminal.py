@@ -53,14 +53,15 @@ def print_line(console: Console, line: str) -> None:
     console.print(on_terminal(without_secrets(line)), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def text_column(template: str) -> ProgressColumn:
-    """A column of a progress bar that shows the task's fields as they are."""
+def text_column(template: str, unmeasured: str | None = None) -> ProgressColumn:
+    """A column of a progress bar that shows the task's fields as they are, by another template while it has no total."""
     from rich.progress import Task, TextColumn
     from rich.text import Text
 
     class Plain(TextColumn):
         def render(self, task: Task) -> Text:
-            return Text(on_terminal(self.text_format.format(task=task)))
+            form = self.text_format if task.total is not None or unmeasured is None else unmeasured
+            return Text(on_terminal(form.format(task=task)))
 
     return Plain(template)
 

@@ -20,7 +20,7 @@ def bar(console: Console, quiet: bool, how_far: str = "{task.completed}/{task.to
         SpinnerColumn(),
         text_column("{task.description}"),
         BarColumn(bar_width=24),
-        text_column(how_far),
+        text_column(how_far, ""),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,

@@ -1,8 +1,9 @@
-"""Progress of downloads on stderr: a bar on a terminal, nothing elsewhere; warnings always."""
+"""Progress of downloads on stderr: a bar on a terminal, a line now and then elsewhere; warnings always."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from ..terminal import progress_console, say, text_column
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+SECONDS_BETWEEN_LINES = 10.0
+
 
 class DownloadScreen(Listener):
     """A bar per file with bytes, rate and remaining time, shown from the first byte on."""
@@ -22,12 +25,16 @@ class DownloadScreen(Listener):
         self.quiet = quiet
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._told: dict[str, tuple[float, float]] = {}  # when a download began, and when a line was last said
 
     def watched(self) -> AbstractContextManager[None]:
         return _while(self)
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        if self.quiet or not sys.stderr.isatty():
+        if self.quiet:
+            return
+        if not sys.stderr.isatty():
+            self._say_now_and_then(what, done, total)
             return
         bars = self._bars or self._start()
         if what not in self._tasks:
@@ -37,6 +44,15 @@ class DownloadScreen(Listener):
             bars.remove_task(self._tasks.pop(what))
             if not self._tasks:
                 self.stop()
+
+    def _say_now_and_then(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        began, spoke = self._told.setdefault(what, (now, now))
+        if now - spoke > SECONDS_BETWEEN_LINES and done != total:
+            self._told[what] = (began, now)
+            of = f" of {total / 1e6:,.0f}" if total else ""
+            left = f", about {(now - began) / done * (total - done):.0f} s left" if total and done else ""
+            say(f"vitattack: {what}: {done / 1e6:,.0f}{of} MB, {now - began:.0f} s{left}")
 
     def note(self, line: str) -> None:
         if not self.quiet:

@@ -1,11 +1,13 @@
-"""Progress of an evaluation: a bar per job on a terminal, a line every ten seconds elsewhere."""
+"""Progress of an evaluation: a bar per job and per stage at work on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
+from vitattack.core.progress import current_listener, listening
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
@@ -13,8 +15,7 @@ from vitattack.records.result import Result
 
 from ..terminal import print_line, progress_console
 from .bars import bar
-
-SECONDS_BETWEEN_LINES = 10.0
+from .stages import StageBoard, StageListener
 
 
 class EvaluationScreen(EvaluationListener):
@@ -24,12 +25,17 @@ class EvaluationScreen(EvaluationListener):
         self.quiet = quiet
         self.console = progress_console()
         self.progress = bar(self.console, quiet)
+        self.board = StageBoard(self.progress, self.console, quiet)
+        self._open = ExitStack()
 
     def __enter__(self) -> EvaluationScreen:
+        self._open.callback(self.progress.stop)
+        self._open.enter_context(self.board)
+        self._open.enter_context(listening(StageListener(self.board, current_listener())))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.progress.stop()
+        self._open.close()
 
     def job(self, job: Job, number: int, count: int) -> RecordListener:
         return self._bar(job.attack)
@@ -42,10 +48,10 @@ class EvaluationScreen(EvaluationListener):
         task = self.progress.add_task(title, total=None, state="")
         seen: list[SampleRecord] = []
         before: int | None = None
-        began = spoke = time.monotonic()
+        began = time.monotonic()
 
         def watch(records: Sequence[SampleRecord], total: int) -> None:
-            nonlocal before, spoke
+            nonlocal before
             if before is None:
                 before = len(records)
                 if before and not self.quiet:
@@ -53,9 +59,7 @@ class EvaluationScreen(EvaluationListener):
             seen.extend(records)
             state = _state(seen, (len(seen) - before) / max(1e-9, time.monotonic() - began))
             self.progress.update(task, completed=len(seen), total=total, state=state)
-            if not self.quiet and not self.console.is_terminal and time.monotonic() - spoke > SECONDS_BETWEEN_LINES:
-                spoke = time.monotonic()
-                print_line(self.console, f"{title}: {len(seen)}/{total} {state}")
+            self.board.tell(title, len(seen), total, state=state, has_bar=True)
 
         return watch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import TaskID
@@ -14,27 +13,11 @@ from vitattack.train.recipe import Recipe
 
 from ..terminal import print_line, progress_console
 from .bars import bar
+from .stages import Stage
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_LOOKS = 1.0
 EPOCH_COLUMNS = {"loss": ".4f", "clean": ".1%", "robust": ".1%", "one_step": ".1%", "gap_p99": ".1f", "seconds": ".0f"}
-
-
-@dataclass
-class Stage:
-    """A stage at work: when it began, and how much of it is done."""
-
-    what: str
-    began: float
-    done: int = 0
-    total: int = 1
-
-    def line(self, now: float) -> str:
-        """The stage in words, with its elapsed and its expected time."""
-        elapsed = now - self.began
-        left = f", about {elapsed / self.done * (self.total - self.done):.0f} s left" if self.done else ""
-        share = f" {self.done} of {self.total}" if self.total > 1 else ""
-        return f"{self.what}:{share} {elapsed:.0f} s{left}"
 
 
 class TrainingScreen(Reporter):

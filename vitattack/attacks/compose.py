@@ -15,6 +15,7 @@ from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses.base import fools
 from vitattack.attacks.price import Price, PriceQuery, total
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
@@ -66,7 +67,7 @@ class Stages(Attack):
         result = x.clone()
         active = torch.arange(len(x), device=x.device)
         depth = self.traits.depth
-        for number, attack in enumerate(self.attacks):
+        for number, attack in enumerate(in_stage("runs", self.attacks)):
             if len(active) == 0:
                 break
             stream = rng[active]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.progress import stage
 from vitattack.core.words import printable
 
 
@@ -60,7 +61,7 @@ def offline_variable() -> str | None:
 
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file's content, read now; `file_hashes.remembered_sha256` skips files that did not change."""
-    with path.open("rb") as stream:
+    with path.open("rb") as stream, stage(f"hashing {path.name}"):
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

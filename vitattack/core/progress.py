@@ -1,11 +1,14 @@
-"""Listeners for what long work reports: bytes fetched, notes, and warnings; without one, a caller gets warnings only."""
+"""Listeners for what long work reports: bytes fetched, stages, notes, and warnings; without one, callers get warnings only."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Told how many items are done, of how many.
 Counter = Callable[[int, int], None]
@@ -16,6 +19,9 @@ class Listener:
 
     def progress(self, what: str, done: int, total: int | None) -> None:
         """Receive the bytes fetched of a file so far; `total` is None where the host does not say."""
+
+    def stage(self, what: str, done: int, total: int) -> None:
+        """Receive how much of a stage is done; it begins with 0 and has ended when all is done."""
 
     def note(self, line: str) -> None:
         """Receive something a user may like to know, such as a mirror that failed."""
@@ -41,3 +47,27 @@ def listening(listener: Listener) -> Iterator[None]:
 def current_listener() -> Listener:
     """The listener of the innermost `listening` block."""
     return _current.get()
+
+
+@contextmanager
+def stage(what: str) -> Iterator[None]:
+    """Tell the listener that a stage is at work inside the block."""
+    report = current_listener().stage
+    report(what, 0, 1)
+    try:
+        yield
+    finally:
+        report(what, 1, 1)
+
+
+def in_stage(what: str, items: Sequence[T]) -> Iterator[T]:
+    """Yield the items of a stage, and tell the listener how many are done."""
+    report, total = current_listener().stage, len(items)
+    if not total:
+        return
+    try:
+        for done, item in enumerate(items):
+            report(what, done, total)
+            yield item
+    finally:
+        report(what, total, total)

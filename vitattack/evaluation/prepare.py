@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitattack import data as data_sets
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import stage
 from vitattack.core.runtime import resolve_device
 from vitattack.data import DataSet
 from vitattack.data.transform import Preprocessing
@@ -46,12 +47,14 @@ class Prepared:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """The victim's identity in keys of jobs."""
-        return fingerprint(self.victim)
+        with stage("hashing the model"):
+            return fingerprint(self.victim)
 
     @cached_property
     def digests(self) -> tuple[str, str]:
         """Digests of the victim and of the images."""
-        return self.fingerprint.digest, self.images.digest()
+        with stage("hashing the images"):
+            return self.fingerprint.digest, self.images.digest()
 
     @property
     def model_record(self) -> dict[str, Any]:
@@ -112,8 +115,10 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
     """Load the model and open the images at its input size."""
     if isinstance(model, str):
         check_model_name(model, setup.options or FileOptions(), attacks=ATTACKS)
-        loaded = load_model(model, device, setup.options or FileOptions())
-        images = images_of(setup, preprocessing(setup.transform, loaded.victim))
+        with stage("opening the model"):
+            loaded = load_model(model, device, setup.options or FileOptions())
+        with stage("opening the images"):
+            images = images_of(setup, preprocessing(setup.transform, loaded.victim))
     else:
         images = images_of(setup, preprocessing(setup.transform))
         home = resolve_device("auto", model)

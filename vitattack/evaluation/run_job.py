@@ -15,6 +15,7 @@ import torch
 
 from vitattack.attacks.base import Attack, Calibration, recall_attack
 from vitattack.core.files import read_json, write_atomically
+from vitattack.core.progress import stage
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.versions import COMPUTING, other_versions, package_versions
 from vitattack.data import DataSet
@@ -80,14 +81,16 @@ def run(
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
     device = victim.mean.device
     with Sink(out, job, list(data.cut(rows_at_once(attack, job))), shard, fresh=fresh) as sink, ExitStack() as scope:
-        keep_or_confirm(sink.folder, victim, data, fresh=fresh)
+        with stage("comparing the model with stored logits"):
+            keep_or_confirm(sink.folder, victim, data, fresh=fresh)
         watch(sink.records, sink.total)
-        varies = recognised(
-            victim, read_batch(data, rows_to_compare(data), victim, device)[0], job.seed, job.batch_size
-        )
+        with stage("comparing repeated answers"):
+            compared = read_batch(data, rows_to_compare(data), victim, device)[0]
+            varies = recognised(victim, compared, job.seed, job.batch_size)
         scope.enter_context(marked_random(victim, varies.cause == "chance"))
         if sink.todo or not attack.traits.learns:  # its doubts may depend on the victim
-            attack = prepared(attack, victim, calibration, job, sink)
+            with stage("preparing the attack"):
+                attack = prepared(attack, victim, calibration, job, sink)
         buffers = model_digest(victim, parameters=False)
         batches = BatchRunner(victim, attack, job, threat)
         if sink.todo:
@@ -96,7 +99,8 @@ def run(
             began = time.perf_counter()
             x, y, nudged = read_batch(data, rows, victim, device)
             if number == 0:
-                batches.doubt(*model_doubts(victim, x[:8]), *variation_doubts(varies, attack, job))
+                with stage("checking the model"):
+                    batches.doubt(*model_doubts(victim, x[:8]), *variation_doubts(varies, attack, job))
             records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
             sink.write(records, batches.take_notes(nudged))
             sink.note({"n": len(rows), "seconds": time.perf_counter() - began})

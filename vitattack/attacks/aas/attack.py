@@ -31,6 +31,7 @@ from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.losses.base import fools, is_correct
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.layer_detection import attention_layers
@@ -145,7 +146,8 @@ class AAS(InBall):
                 return float((~crafted.evidence["fooled"]).sum()) / len(x)
 
             plain = accuracy(victim)
-            robust = [accuracy(self._view(victim, candidate.scales)) for candidate in candidates]
+            ranked = in_stage("ranking attention scales", candidates)
+            robust = [accuracy(self._view(victim, candidate.scales)) for candidate in ranked]
         order = sorted(range(len(candidates)), key=lambda i: robust[i])[: self.keep]
         chosen = [candidates[i] for i in order]
         return ChosenScales(

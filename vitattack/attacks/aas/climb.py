@@ -17,6 +17,7 @@ from torch import Tensor
 from vitattack.attacks.aas.scale_search import Per, ScaleSearch, ScaleSet, ones_outside, shape_of
 from vitattack.attacks.losses.base import best_wrong, of_class
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.features import (
@@ -94,7 +95,7 @@ class Climb(ScaleSearch):
         with frozen(victim):
             return [
                 self._restart(victim, layers, x, y, rng.child("search", number), ones, start, lower, upper)
-                for number in range(self.restarts)
+                for number in in_stage("searching attention scales", range(self.restarts))
             ]
 
     def near(
@@ -134,7 +135,7 @@ class Climb(ScaleSearch):
                 moments = (torch.zeros_like(ones), torch.zeros_like(ones), 0)
             base = current if self.redraw else start
             reference_outputs: FeaturesAndLogits | None = None
-            for _ in range(self.steps):
+            for _ in in_stage("steps of the search", range(self.steps)):
                 reference = origin if self.reference == "original" else base
                 if reference_outputs is None:
                     with torch.no_grad():

@@ -31,6 +31,7 @@ from vitattack.attacks.losses.base import AnyLoss
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, sum_of
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.lost_gradients import NoGradient, lost_gradients_named
@@ -161,7 +162,8 @@ class Auto(InBall):
         return Crafted(block.x_adv, block.evidence)
 
     def _attack(self, block: SampleBlock) -> None:
-        block.probe()
+        with stage("looking for saturated attention"):
+            block.probe()
         self._search(block)
         if block.half is not None and block.run((self.tail,), block.survivors(), 0):
             block.half = None  # bfloat16 missed a success: search again in float32

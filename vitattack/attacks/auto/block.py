@@ -13,6 +13,7 @@ from vitattack.attacks.auto.blind import blind_stages
 from vitattack.attacks.auto.numbering import ALL, BLIND, TAIL
 from vitattack.attacks.base import blank_search
 from vitattack.attacks.compose import confirmed
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.rescaled import Rescaled
@@ -96,8 +97,10 @@ class SampleBlock:
             left = self.survivors(rows)
             if self.settings.budget is not None:
                 left = left[self._passes[left] + self._most(stage) + STAGE_OVERHEAD <= self.settings.budget]
-            for at in range(0, len(left), self.settings.chunk):
-                self._run(stage, left[at : at + self.settings.chunk], turn)
+            size = self.settings.chunk
+            chunks = [left[at : at + size] for at in range(0, len(left), size)]
+            for chunk in in_stage(f"{stage.name}, round {turn}" if turn else stage.name, chunks):
+                self._run(stage, chunk, turn)
         return before - len(self.survivors())
 
     def _most(self, stage: AutoStage) -> int:

@@ -16,6 +16,7 @@ from vitattack.attacks.losses.base import AnyLoss, Loss, Remembering, fools, mea
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
@@ -82,7 +83,7 @@ class Square(InBall):
         active = torch.arange(len(x), device=x.device)
         best, score = x, torch.full((len(x),), -math.inf, device=x.device, dtype=x.dtype)
         noise = x.new_empty(0)
-        for t in range(self.queries + 1):
+        for t in in_stage("queries", range(self.queries + 1)):
             if t == 0:
                 trial = self._start(x, rng.child("start"))
             else:

@@ -25,6 +25,7 @@ from vitattack.attacks.losses.base import (
 from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
@@ -102,7 +103,7 @@ class Gradient(InBall):
         state: State = self.rule.init(x, self.steps)
         look = victim.look
 
-        for t in range(self.steps + 1):
+        for t in in_stage("steps", range(self.steps + 1)):
             last = t == self.steps
             if last and self.stop == "never":
                 break

@@ -15,6 +15,7 @@ from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
@@ -106,7 +107,7 @@ class FAB(InBall):
         # Samples whose last point fooled the victim: most likely the next one does too and will be pulled back, so its
         # verdict comes before anything is spent on linearising there.
         suspect = torch.zeros_like(active, dtype=torch.bool)
-        for t in range(self.steps + 1):
+        for t in in_stage("steps", range(self.steps + 1)):
             # the start needs no verdict: the image has one, and a random point is no candidate
             known = suspect | (t in (0, self.steps))
             fooled = suspect & self._beyond(best.x[active], point)

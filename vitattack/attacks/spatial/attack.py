@@ -17,6 +17,7 @@ from vitattack.attacks.price import Price, PriceQuery
 from vitattack.attacks.spatial.grid import TransformGrid
 from vitattack.attacks.spatial.report import spatial_section
 from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
@@ -45,7 +46,7 @@ class _Trial:
     def run(self, wanted: Sequence[int], rows: Tensor, *, all_rows: bool = False) -> Tensor:
         """Try transforms in order on these rows until one fools the model; (B,) number that did."""
         hits = torch.zeros_like(self.tried)
-        for wave in _waves(wanted):
+        for wave in in_stage("waves of transforms", list(_waves(wanted))):
             if len(rows) == 0:
                 break
             wave = wave.to(rows.device)
@@ -153,7 +154,7 @@ class SpatialGrid(Attack):
         with frozen(victim), torch.no_grad():
             right = is_correct(victim(x), y)
             x, y = x[right], y[right]
-            for at in table if len(x) else ():
+            for at in in_stage("ordering transforms", list(table) if len(x) else []):
                 margins.append(Margin()(victim(transforms(x, *at[:, None])[0]), y).cpu())
         observed = torch.stack(margins) if margins else torch.zeros(len(table), 0)
         return replace(self, order=tuple(self.grid.learned_order(observed)))
