@@ -71,3 +71,13 @@ def test_plug_ins_add_names_and_cannot_take_one(monkeypatch: pytest.MonkeyPatch)
     assert registry["sqrt"] is math.sqrt and registry.in_order == ("sqrt", "broken", "mine")
     with pytest.raises(UsageError, match="'broken' cannot be loaded from no_such_module_here:sqrt .*install"):
         registry["broken"]
+
+
+def test_lazy_entries_of_a_package_are_added_at_once_and_never_over_others() -> None:
+    import json.decoder
+
+    registry: Registry[object] = Registry("reader")
+    registry.add_lazily("json", {"reader": "decoder:JSONDecoder", "error": "decoder:JSONDecodeError"})
+    assert registry["reader"] is json.decoder.JSONDecoder and registry.in_order == ("reader", "error")
+    with pytest.raises(ValueError, match="registered already"):
+        registry.add_lazily("json", {"error": "encoder:JSONEncoder"})

@@ -178,8 +178,8 @@ class InBall(Attack):
         return replace(self, ball=ball)  # type: ignore[type-var]
 
 
-class Wrapper(Attack):
-    """An attack around one `inner` attack whose traits and offers it takes over."""
+class OneInner(Attack):
+    """An attack around one `inner` attack that it calls in its own way, so that no offer of it can be taken over."""
 
     inner: Attack
 
@@ -190,6 +190,10 @@ class Wrapper(Attack):
     def with_parts(self, parts: Sequence[Attack]) -> Self:
         (inner,) = parts
         return replace(self, inner=inner)  # type: ignore[type-var]
+
+
+class Wrapper(OneInner):
+    """An attack around one `inner` attack whose traits and offers it takes over."""
 
     @property
     def traits(self) -> Traits:

@@ -100,9 +100,9 @@ BUILT_IN = {
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
 }
-for _module, _names in BUILT_IN.items():
-    for _name in _names:
-        ATTACKS.add(_name, f"vitattack.attacks.{_module}:{_name}")
+ATTACKS.add_lazily(
+    "vitattack.attacks", {name: f"{module}:{name}" for module, names in BUILT_IN.items() for name in names}
+)
 
 
 def check_attack_names(text: str) -> AttackSyntax:

@@ -61,6 +61,11 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.kind} '{name}' is registered already")
         self._entries[name] = target
 
+    def add_lazily(self, package: str, targets: Mapping[str, str]) -> None:
+        """Register objects that are imported from modules of a package on first use: {"ce": "plain:CrossEntropy"}."""
+        for name, target in targets.items():
+            self.add(name, f"{package}.{target}")
+
     def register(self, name: str) -> Callable[[T], T]:
         """Register the decorated object."""
 

@@ -44,9 +44,7 @@ class ThreatKind:
 
 
 THREATS: Registry[ThreatKind] = Registry("threat", entry_point_group="vitattack.threats")
-THREATS.add("linf", "vitattack.threats.lp:LINF")
-THREATS.add("l2", "vitattack.threats.lp:L2")
-THREATS.add("spatial", "vitattack.threats.spatial:SPATIAL")
+THREATS.add_lazily("vitattack.threats", {"linf": "lp:LINF", "l2": "lp:L2", "spatial": "spatial:SPATIAL"})
 
 
 def parse_threat(text: str) -> Threat:

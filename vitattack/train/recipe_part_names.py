@@ -18,56 +18,65 @@ if TYPE_CHECKING:
     from vitattack.train.recipe import Recipe
 
 OBJECTIVES: Registry[Callable[..., Objective]] = Registry("objective", entry_point_group="vitattack.objectives")
-for _name, _target in {
-    "standard": "standard:standard",
-    "fgsm": "pgd_at:fgsm_at",
-    "pgd_at": "pgd_at:pgd_at",
-    "trades": "trades:trades",
-    "mart": "mart:mart",
-}.items():
-    OBJECTIVES.add(_name, f"vitattack.train.objectives.{_target}")
+OBJECTIVES.add_lazily(
+    "vitattack.train.objectives",
+    {
+        "standard": "standard:standard",
+        "fgsm": "pgd_at:fgsm_at",
+        "pgd_at": "pgd_at:pgd_at",
+        "trades": "trades:trades",
+        "mart": "mart:mart",
+    },
+)
 
 HOOKS: Registry[Callable[..., Hook]] = Registry("hook", entry_point_group="vitattack.hooks")
-for _name, _target in {
-    "awp": "awp:Awp",
-    "aas_at": "aas_at:AasAt",
-    "learned_scales": "aas_at:LearnedScales",
-    "ard": "ard_prm:Ard",
-    "prm": "ard_prm:Prm",
-    "ema": "ema:Ema",
-    "eps_warmup": "eps_warmup:EpsWarmup",
-    "grad_clip": "grad_clip:GradClip",
-    "logit_scale_log": "logit_scale_log:LogitScaleLog",
-}.items():
-    HOOKS.add(_name, f"vitattack.train.hooks.{_target}")
+HOOKS.add_lazily(
+    "vitattack.train.hooks",
+    {
+        "awp": "awp:Awp",
+        "aas_at": "aas_at:AasAt",
+        "learned_scales": "aas_at:LearnedScales",
+        "ard": "ard_prm:Ard",
+        "prm": "ard_prm:Prm",
+        "ema": "ema:Ema",
+        "eps_warmup": "eps_warmup:EpsWarmup",
+        "grad_clip": "grad_clip:GradClip",
+        "logit_scale_log": "logit_scale_log:LogitScaleLog",
+    },
+)
 
 AUGMENTATIONS: Registry[Callable[..., Augmentation]] = Registry(
     "augmentation", entry_point_group="vitattack.augmentations"
 )
-for _name, _target in {
-    "mixup": "mixup:MixUp",
-    "randaugment": "randaugment:RandAugment",
-    "crop": "geometry:Crop",
-    "flip": "geometry:Flip",
-    "resized_crop": "geometry:ResizedCrop",
-    "rotation": "geometry:Rotation",
-    "jitter": "pixels:Jitter",
-    "erasing": "pixels:Erasing",
-}.items():
-    AUGMENTATIONS.add(_name, f"vitattack.train.augment.{_target}")
+AUGMENTATIONS.add_lazily(
+    "vitattack.train.augment",
+    {
+        "mixup": "mixup:MixUp",
+        "randaugment": "randaugment:RandAugment",
+        "crop": "geometry:Crop",
+        "flip": "geometry:Flip",
+        "resized_crop": "geometry:ResizedCrop",
+        "rotation": "geometry:Rotation",
+        "jitter": "pixels:Jitter",
+        "erasing": "pixels:Erasing",
+    },
+)
 
 OPTIMISERS: Registry[Callable[..., OptimiserFactory]] = Registry("optimiser", entry_point_group="vitattack.optimisers")
-for _name, _class in {"adamw": "AdamW", "lion": "Lion", "sgd": "Sgd"}.items():
-    OPTIMISERS.add(_name, f"vitattack.train.optim.optimisers:{_class}")
+OPTIMISERS.add_lazily(
+    "vitattack.train.optim", {"adamw": "optimisers:AdamW", "lion": "optimisers:Lion", "sgd": "optimisers:Sgd"}
+)
 
 RATE_SCHEDULES: Registry[Callable[..., RateSchedule]] = Registry("learning rate", entry_point_group="vitattack.rates")
-for _name, _class in {
-    "constant": "ConstantRate",
-    "cosine": "CosineRate",
-    "one_cycle": "OneCycleRate",
-    "drops": "StepDecay",
-}.items():
-    RATE_SCHEDULES.add(_name, f"vitattack.train.optim.rate_schedules:{_class}")
+RATE_SCHEDULES.add_lazily(
+    "vitattack.train.optim",
+    {
+        "constant": "rate_schedules:ConstantRate",
+        "cosine": "rate_schedules:CosineRate",
+        "one_cycle": "rate_schedules:OneCycleRate",
+        "drops": "rate_schedules:StepDecay",
+    },
+)
 
 
 def check_part_names(recipe: Recipe) -> None:

@@ -7,7 +7,6 @@ the scaled model, are recorded separately.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from vitattack.attacks.base import (
     Calibration,
     Crafted,
     InBall,
+    OneInner,
     Traits,
     blank_evidence,
     inherited_traits,
@@ -55,7 +55,7 @@ class ChosenScales:
 
 
 @dataclass(frozen=True)
-class AAS(InBall):
+class AAS(InBall, OneInner):
     """The plain attack, then the attack through each chosen set of scales on the survivors.
 
     `surrogate` differentiates the scaled model; `backward_only` runs the plain model forwards and scales only the
@@ -78,14 +78,6 @@ class AAS(InBall):
         refuse_nesting(self.inner)
         if min(self.keep, self.rank_steps, self.calibration) < 1:
             raise UsageError("keep, rank_steps and the number of calibration images must be at least 1")
-
-    @property
-    def parts(self) -> tuple[Attack, ...]:
-        return (self.inner,)
-
-    def with_parts(self, parts: Sequence[Attack]) -> AAS:
-        (inner,) = parts
-        return replace(self, inner=inner)
 
     @property
     def traits(self) -> Traits:

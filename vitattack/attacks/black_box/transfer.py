@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +15,7 @@ from vitattack.attacks.base import (
     Calibration,
     Crafted,
     InBall,
+    OneInner,
     Traits,
     blank_evidence,
     inherited_traits,
@@ -35,7 +35,7 @@ from vitattack.threats.lp import LpBall
 
 
 @dataclass(frozen=True)
-class Transfer(InBall):
+class Transfer(InBall, OneInner):
     """Runs the inner attack on the source with the true labels, then asks the victim for verdicts.
 
     `fooled`, `forwards` and `backwards` are about the victim, as in every attack. Passes through the source and evidence
@@ -51,14 +51,6 @@ class Transfer(InBall):
             raise UsageError(did_you_mean("source model", self.source, [*zoo_entries(), "timm:ARCH.TAG"]))
         if self.inner.traits.sources:
             raise UsageError("transfer cannot wrap another transfer: name one source, or several in worst(...)")
-
-    @property
-    def parts(self) -> tuple[Attack, ...]:
-        return (self.inner,)
-
-    def with_parts(self, parts: Sequence[Attack]) -> Transfer:
-        (inner,) = parts
-        return replace(self, inner=inner)
 
     @property
     def traits(self) -> Traits:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Calibration, Crafted, Traits, inherited_traits, refuse_nesting
+from vitattack.attacks.base import Attack, Calibration, Crafted, OneInner, Traits, inherited_traits, refuse_nesting
 from vitattack.attacks.compose import Stages, price_with_verdict
 from vitattack.attacks.losses.base import AnyLoss, mean_answer, wrong_classes
 from vitattack.attacks.losses.targeted import Aimed, Targeted, TargetedCrossEntropy, TargetedDLR, TargetedMargin
@@ -25,7 +24,7 @@ TARGETED_LOSSES: dict[str, type[Targeted]] = {"margin": TargetedMargin, "dlr": T
 
 
 @dataclass(frozen=True)
-class Targets(Attack):
+class Targets(OneInner):
     """Runs `inner` towards `k` wrong classes ranked on the clean image, each run on the survivors of those before.
 
     A model with fewer classes has fewer targets. Below four classes the margin replaces the targeted DLR loss, which is
@@ -43,14 +42,6 @@ class Targets(Attack):
             raise UsageError(f"targets(k={self.k}) has no target: use at least 1")
         refuse_nesting(self.inner)
         self.inner.with_loss(TARGETED_LOSSES[self.loss]())  # refused by an inner attack without a loss
-
-    @property
-    def parts(self) -> tuple[Attack, ...]:
-        return (self.inner,)
-
-    def with_parts(self, parts: Sequence[Attack]) -> Targets:
-        (inner,) = parts
-        return replace(self, inner=inner)
 
     @property
     def traits(self) -> Traits:

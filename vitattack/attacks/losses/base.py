@@ -70,8 +70,7 @@ BUILT_IN_LOSSES = {
     "margin_targeted": "targeted:TargetedMargin",
     "dlr_targeted": "targeted:TargetedDLR",
 }
-for _name, _target in BUILT_IN_LOSSES.items():
-    LOSSES.add(_name, f"vitattack.attacks.losses.{_target}")
+LOSSES.add_lazily("vitattack.attacks.losses", BUILT_IN_LOSSES)
 
 
 def best_wrong(scores: Tensor, y: Tensor) -> Tensor:
