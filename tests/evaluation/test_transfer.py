@@ -148,7 +148,7 @@ def test_a_finished_study_comes_from_the_store_and_a_new_target_joins_it(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished study was run again")
 
-    monkeypatch.setattr("vitattack.evaluation.transfer.study.craft", never)
+    monkeypatch.setattr("vitattack.evaluation.transfer.source_run.craft", never)
     assert json.dumps(transfer([one], [one, two], **settings).json()) == before
     with pytest.raises(AssertionError, match="run again"):
         transfer([one], [one, two], fresh=True, **settings)
@@ -283,7 +283,7 @@ def test_memory_that_ends_halves_the_pieces_and_changes_no_verdict(
         return forward(self, x)
 
     monkeypatch.setattr(Victim, "forward", tight)
-    monkeypatch.setattr("vitattack.evaluation.transfer.study.model_doubts", lambda victim, x: [])
+    monkeypatch.setattr("vitattack.evaluation.transfer.source_run.model_doubts", lambda victim, x: [])
     halved = transfer(pair, attack=PGD, data=images, **SETTINGS)
     assert [c.accuracy for c in halved.cells] == [c.accuracy for c in plain.cells]
     assert any("batches were halved" in doubt for doubt in halved.doubts)

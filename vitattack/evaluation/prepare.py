@@ -59,7 +59,7 @@ class Prepared:
     @property
     def model_record(self) -> dict[str, Any]:
         """Origin of the model, and what of it has no digest."""
-        return self.loaded.record | unhashed(self.fingerprint.unknown)
+        return self.loaded.sized_record | unhashed(self.fingerprint.unknown)
 
     def job(
         self,

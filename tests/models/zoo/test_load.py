@@ -54,7 +54,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_the_size_of_a_checkpoint_of_ones_own_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "own.safetensors"
     save_file(SMALL["tiny_vit_32"]().state_dict(), path)
-    record = load_model(str(path), CPU, FileOptions(arch="small:tiny_vit_32", normalize="none")).record
+    record = load_model(str(path), CPU, FileOptions(arch="small:tiny_vit_32", normalize="none")).sized_record
     known = figures_of(zoo_entries()["tiny-vit"])
     assert known is not None and (record["parameters"], record["flops"]) == (known.parameters, known.flops)
 

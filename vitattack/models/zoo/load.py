@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ class LoadedModel:
     entry: ZooEntry | None
     record: dict[str, Any]
 
+    @cached_property
+    def sized_record(self) -> dict[str, Any]:
+        """The record of a result; a model of unknown size is counted, which takes as long as some loads."""
+        if self.record["source"] == "module" or (self.entry and figures_of(self.entry)):
+            return self.record
+        record = {**self.record, "parameters": sum(p.numel() for p in self.victim.parameters())}
+        with suppress(Exception):  # not every model runs on shapes alone
+            record["flops"] = count_forward(self.victim)[0]
+        return record
+
 
 def load_model(text: str, device: torch.device, options: FileOptions = FileOptions()) -> LoadedModel:
     """Load the victim a text names: on the device, in fp32 and eval mode, tried with one forward pass."""
@@ -55,15 +66,7 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
         loaded = _load_file(Path(text), options)
     loaded.victim.to(device).float().eval()
     check_forward(loaded.victim)
-    return loaded if loaded.entry and figures_of(loaded.entry) else replace(loaded, record=_with_size(loaded))
-
-
-def _with_size(loaded: LoadedModel) -> dict[str, Any]:
-    """The record of a model whose size is not known yet, with its parameters and the FLOPs of one image."""
-    record = {**loaded.record, "parameters": sum(p.numel() for p in loaded.victim.parameters())}
-    with suppress(Exception):  # not every model runs on shapes alone
-        record["flops"] = count_forward(loaded.victim)[0]
-    return record
+    return loaded
 
 
 def load_entry(entry: ZooEntry, *, unsafe_pickle: bool = False) -> LoadedModel:
