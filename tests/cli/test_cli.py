@@ -261,7 +261,9 @@ def test_a_full_standard_output_is_one_line(tmp_path: Path, unbuffered: str, roo
 
 
 def test_aas_with_its_report_and_controls(here: Here) -> None:
-    words = ("eval", "tiny-vit", "aas(pgd(steps=2), steps=1, restarts=2)", "--limit", "8", "--threads", "1", "--quiet")
+    attack = "aas(pgd(steps=2), steps=1, restarts=2, rank_steps=2)"
+    few = ("--limit", "8", "--calibration", "cifar10-calib[:2]", "--threads", "1", "--quiet")
+    words = ("eval", "tiny-vit", attack, *few)
     done = here(*words, "--controls")
     assert done.returncode == 0, done.stderr
     for expected in (
