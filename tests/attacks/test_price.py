@@ -42,19 +42,33 @@ class Stubborn(nn.Module):
         return torch.stack([score + 10, *(score * k / self.classes for k in range(1, self.classes))], 1)
 
 
+class Distant(Stubborn):
+    """Class 0 inside any budget used here, the others beyond a brightness of 0.7: a boundary for FAB to find."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        faint = super().forward(x)[:, :1].tanh() * 1e-9
+        brighter = (x.flatten(1).mean(1, keepdim=True) / 0.7).log()
+        return torch.cat([faint, *(brighter * (1 + k / self.classes) for k in range(1, self.classes))], 1)
+
+
 def counted(text: str, threat: str, classes: int) -> PassesPerImage:
-    """What a text spends on one image, the forwards around it included; counted by hooks from outside."""
+    """What a text spends on an image, the forwards around it included; the total is counted by hooks from outside."""
     torch.manual_seed(0)
-    victim = Victim(Stubborn(classes), name="stubborn", num_classes=classes, input_size=4).eval()
-    x, y = torch.full((2, 3, 4, 4), 0.5), torch.zeros(2, dtype=torch.long)
-    attack = attack_text.build(text, parse_threat(threat)).prepare(victim, lambda: (x, y), rng=SampleRng(0, (0,)))
+    seeks_boundary = "fab" in text or ("autoattack" in text and "rand" not in text)
+    # FAB crosses the boundary with its first step on the first image and later on the second, as in any larger batch
+    brightness = torch.tensor([0.66, 0.5] if seeks_boundary else [0.5])
+    model = Distant(classes) if seeks_boundary else Stubborn(classes)
+    victim = Victim(model, name="stubborn", num_classes=classes, input_size=4).eval()
+    x = brightness.view(-1, 1, 1, 1).expand(-1, 3, 4, 4).clone()
+    y, calibration = torch.zeros(len(x), dtype=torch.long), (x[:1].expand(2, -1, -1, -1), torch.zeros(2).long())
+    attack = attack_text.build(text, parse_threat(threat)).prepare(victim, lambda: calibration, rng=SampleRng(0, (0,)))
     with counting_passes(victim) as passes:
-        crafted = attack(victim, x[:1], y[:1], rng=SampleRng(0, (0,)))
+        crafted = attack(victim, x, y, rng=SampleRng(0, tuple(range(len(x)))))
     assert not crafted.evidence["fooled"].any()
-    said = PassesPerImage(int(crafted.evidence["forwards"][0]), int(crafted.evidence["backwards"][0]))
+    spent = {name: crafted.evidence[name].long() for name in ("forwards", "backwards")}
     if "fp64" not in text:  # a copy in double precision has no hooks of the victim
-        assert said == (passes.forwards, passes.backwards)
-    return CLEAN_AND_VERDICT.plus(said)
+        assert (int(spent["forwards"].sum()), int(spent["backwards"].sum())) == (passes.forwards, passes.backwards)
+    return CLEAN_AND_VERDICT.plus(PassesPerImage(int(spent["forwards"][0]), int(spent["backwards"][0])))
 
 
 def price(text: str, *, classes: int, threat: str) -> Price | None:
@@ -98,9 +112,10 @@ def test_every_attack_by_its_defaults(name: str) -> None:
 
 
 def test_the_defaults_of_autoattack_are_those_of_its_paper() -> None:
-    # 1 + 100 steps; 9 targets of as many and the forward that ranks them; fab the same; 5,000 queries and a start
+    # 1 + 100 steps; 9 targets of as many and the forward that ranks them; fab the same, and a backward more for each target;
+    # 5,000 queries and a start
     forwards = 101 + (1 + 9 * 101) + (1 + 9 * 101) + 5001
-    assert expected("autoattack", "linf:8/255", 10) == CLEAN_AND_VERDICT.plus(PassesPerImage(forwards, 100 + 900 + 900))
+    assert expected("autoattack", "linf:8/255", 10) == CLEAN_AND_VERDICT.plus(PassesPerImage(forwards, 100 + 900 + 909))
 
 
 TEXTS = [
@@ -121,6 +136,9 @@ TEXTS = [
     "targets(restarts(2, pgd(steps=2, stop=never)), k=2)",
     *(f"autoattack(version={version}, steps=2, queries=3)" for version in VERSIONS),
     "fab(steps=3, restarts=3, stop=never)",
+    "fab(steps=1)",
+    "fab_t(steps=9, targets=2)",
+    "fab_t(steps=1, stop=never)",
     "fab_t(steps=3, targets=20, restarts=2)",
     "eot(pgd(steps=2, stop=never), n=3)",
     "eot(pgd(steps=2, start=odi, loss=kl_to), n=3)",

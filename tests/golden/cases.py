@@ -33,9 +33,15 @@ class Listed:
     reason: str
 
 
+PULLED_BACK = "the price of FAB, and so of AutoAttack, holds the gradient of the first point that is pulled back"
+
 LISTED: tuple[Listed, ...] = (
     Listed("bench/demo", "result.front*", "value", "the front is of worst cases, and a paired test decides on it"),
     Listed("bench/demo", "result.worst_case*", "value", "the worst case of each model is new"),
+    Listed("prices/attacks", "result*.backwards", "value", PULLED_BACK),
+    Listed("plan/*", "result*backwards", "value", PULLED_BACK),
+    Listed("plan/*", "result*flops*", "value", PULLED_BACK),
+    Listed("plan/*", "result*hours*", "value", PULLED_BACK),
 )
 
 

@@ -1,7 +1,7 @@
 """Prices: passes an attack spends on an image that nothing fools, computed from its settings without running a model.
 
 Every attack computes its own (`Attack.price`); a test compares it with passes counted by hooks. Prices are upper bounds
-except for FAB, which spends up to twice as much where points beyond the budget fool the model. They leave out what is
+except for FAB, whose runs are taken to cross the boundary with their first step. They leave out what is
 learned once per job on calibration images (the scales of AAS, the order of spatial).
 """
 

@@ -56,13 +56,19 @@ class FAB(InBall):
         return Traits(near_boundary=True)
 
     def price(self, query: PriceQuery) -> Price:
-        """Price of a verdict on the image and, per run, a linearisation per step and a verdict at the end."""
+        """Price of a verdict on the image and of runs that cross the boundary, beyond the budget, with their first step.
+
+        The first point there is linearised twice, as it is and pulled back. Points after it count as successes without a
+        verdict; with stop="never" each has one, at a forward of its own.
+        """
         wrong = query.classes - 1
         goals, gradients = (1, wrong) if self.targets is None else (min(self.targets, wrong), 1)
         runs = goals * self.restarts
-        # the start has no verdict; every further point but the last gets it from the logits of its linearisation
-        looks = self.steps + (self.steps - 1) * query.verdict
-        return Price().more(query.look + runs * (looks + query.look), runs * self.steps * gradients)
+        linearised = self.steps + (self.steps > 1)
+        forwards = self.steps + query.look
+        if self.stop == "never":
+            forwards = self.steps * (1 + query.look)
+        return Price().more(query.look + runs * forwards, runs * linearised * gradients)
 
     def without_early_stop(self) -> FAB:
         return replace(self, stop="never")
