@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def buffer_output() -> None:
     """Give stdout a buffer where Python was told to use none: unbuffered, it drops without a word what a full disk refuses."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+    own = sys.stdout is sys.__stdout__  # not what a caller put there to capture it
+    if own and isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
         buffered = io.BufferedWriter(sys.stdout.buffer)
         sys.stdout = io.TextIOWrapper(buffered, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
 
