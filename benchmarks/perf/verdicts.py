@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.attacks import attack_text
-from vitattack.bench.run import stored_cells
 from vitattack.data import DataSet, load_data
 from vitattack.models.victim import Victim, model_digest
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
+from vitattack.records.stored_result import last_records
 from vitattack.text import yaml_lines
 
 
@@ -77,7 +77,7 @@ class Outcome:
 
 def stored(folder: Path, attack: str) -> dict[int, Outcome]:
     """The last stored record of each image; the seconds of the run are shared out by passes."""
-    found = {record.index: record for record in stored_cells.records(folder)}
+    found = {record.index: record for record in last_records(folder)}
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     named = attack_text.example_attack(attack)
     seconds, stages = sum(event.get("seconds", 0.0) for event in events), named.attack.stage_names(named.text)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.benchmarks.conftest import ARCH, KWARGS, Files, Script
+from tests.records.editing import edit_records
 from vitattack import evaluate
 from vitattack.models.zoo.file_options import FileOptions
+from vitattack.records.record import SampleRecord
 from vitattack.records.result import Result
 
 AUTO, AGAINST = "auto(steps=2, k=2, long=4)", "autoattack_ref(stages=('apgd-ce', 'square'), steps=5, queries=20)"
@@ -62,12 +65,13 @@ def test_runs_on_parts_are_read_together_and_compared_image_by_image(
     planted = both.pop()
     folder = next(result.folder for result in parts if planted in [r.index for r in result.records])
     assert folder is not None
-    stored = folder / "samples.jsonl"
-    records = [json.loads(line) for line in stored.read_text().splitlines()]
-    for record in records:
-        if record["index"] == planted:
-            record["status"], record["evidence"]["stage"] = "fooled", 1
-    stored.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def broken(record: SampleRecord) -> SampleRecord:
+        if record.index != planted:
+            return record
+        return replace(record, status="fooled", evidence={**record.evidence, "stage": 1})
+
+    edit_records(folder, broken)
 
     content = called()
     (row,) = content["rows"]

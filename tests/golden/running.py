@@ -21,7 +21,7 @@ from .storing import Record, digest_of, digest_of_weights, one_thread
 from .toy import toy
 
 # Times, paths, keys, versions, and digests of files that hold words beside their tensors.
-DROPPED = frozenset({"seconds", "hours", "run", "folder", "file", "provenance", "sha256", "weights", "key"})
+DROPPED = frozenset({"seconds", "hours", "run", "folder", "file", "provenance", "sha256", "weights", "key", "crc"})
 
 
 def missing(case: Case) -> str | None:
@@ -66,7 +66,8 @@ def _evaluate(case: Evaluation, out: Path) -> Record:
         samples.extend(lines)
         counts.append(len(lines))
         known = folder / "learned.json"
-        learned.append(stripped(json.loads(known.read_text())) if known.exists() else None)
+        # recorded when the schema of the store was 1; its content has not changed since
+        learned.append({**stripped(json.loads(known.read_text())), "schema": 1} if known.exists() else None)
     return Record(tuple(samples), {"counts": counts, "learned": learned, "result": stripped(content)})
 
 
@@ -130,9 +131,10 @@ def stripped(content: Any) -> Any:
 
 
 def _lines(path: Path) -> list[str]:
+    """The lines of a file, of a record file those of its records."""
     text = path.read_bytes().decode()
     assert text.endswith("\n"), f"{path.name} ends in the middle of a line"
-    return text[:-1].split("\n")
+    return [line for line in text[:-1].split("\n") if not line.startswith('{"batch":')]
 
 
 def _digests(out: Path) -> dict[str, str]:
@@ -142,5 +144,6 @@ def _digests(out: Path) -> dict[str, str]:
         job = json.loads(path.read_text())
         texts = " | ".join(str(job[key]) for key in ("model", "attack", "threat", "seed"))
         assert texts not in found, f"two jobs are {texts}"
-        found[texts] = sha256((path.parent / "samples.jsonl").read_bytes()).hexdigest()
+        records = "".join(line + "\n" for line in _lines(path.parent / "samples.jsonl"))
+        found[texts] = sha256(records.encode()).hexdigest()
     return found

@@ -17,6 +17,7 @@ from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack, Crafted
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.evaluation.evaluate import evaluate
+from vitattack.records.sealed import opened_line, sealed_line, sealed_text
 from vitattack.records.stored_result import read_result
 
 Images = tuple[Tensor, Tensor]
@@ -79,7 +80,7 @@ def test_another_torch_is_said_in_the_result(tmp_path: Path, toy_images: Images)
     (path,) = tmp_path.glob("*/result.json")
     content = json.loads(path.read_text())
     content["provenance"]["versions"]["timm"] = "0.1.2"
-    path.write_text(json.dumps(content))
+    path.write_text(sealed_text(content))
     again = evaluate(tiny_vit(), "fgsm", data=toy_images, out=tmp_path, **SETTINGS)
     assert again.worst_case == first.worst_case
     assert any("stored with timm 0.1.2, and this is timm" in doubt for doubt in again.doubts)
@@ -94,6 +95,8 @@ def test_a_run_resumed_with_another_torch_says_so(tmp_path: Path, toy_images: Im
     records = folder / "samples.jsonl"
     records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:4]))
     events = folder / "events.jsonl"
-    events.write_text(events.read_text().replace(torch.__version__.partition("+")[0], "1.2.3"))
+    first, *others = events.read_bytes().splitlines(keepends=True)
+    changed = {"versions": {**opened_line(first)["versions"], "torch": "1.2.3"}}
+    events.write_bytes(b"".join([sealed_line(changed), *others]))
     again = evaluate(tiny_vit(), "fgsm", data=toy_images, out=tmp_path, **SETTINGS)
     assert any("computed with torch 1.2.3" in doubt for doubt in again.doubts)

@@ -15,10 +15,11 @@ from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.evaluation.crafting import call_attack
+from vitattack.evaluation.doubts import leak_doubts
 from vitattack.evaluation.judge import CleanAnswers, clean_answers, judge
 from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import Passes, counting_passes, spread_passes
-from vitattack.models.victim import Victim, check_labels, check_pixels
+from vitattack.models.victim import Victim, check_labels, check_pixels, model_digest
 from vitattack.records.batch import BatchNotes
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
@@ -88,6 +89,7 @@ class BatchRunner:
         self.victim, self.job, self.threat = victim, job, threat
         self.attack = attack.in_chunks(job.batch_size)
         self.backoff = MemoryBackoff(rows_at_once(attack, job))
+        self._buffers = model_digest(victim, parameters=False)
         self._doubts: list[str] = []
         self._noted_backoffs = 0
 
@@ -97,7 +99,8 @@ class BatchRunner:
 
     def take_notes(self, nudged: int = 0) -> BatchNotes:
         """What was noticed since the last call, for `Sink.write`."""
-        notes = BatchNotes(tuple(dict.fromkeys(self._doubts)), self.backoff.backoffs - self._noted_backoffs, nudged)
+        doubts = dict.fromkeys([*self._doubts, *leak_doubts(self.victim, self._buffers)])
+        notes = BatchNotes(tuple(doubts), self.backoff.backoffs - self._noted_backoffs, nudged)
         self._doubts, self._noted_backoffs = [], self.backoff.backoffs
         return notes
 

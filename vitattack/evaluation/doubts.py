@@ -16,7 +16,7 @@ from vitattack.attacks.autoattack.flags import doubts_of
 from vitattack.core.versions import mixed_versions
 from vitattack.core.words import printable
 from vitattack.evaluation.random_models import BY_BATCH
-from vitattack.models.victim import Victim, frozen
+from vitattack.models.victim import Victim, frozen, model_digest
 from vitattack.records import stats
 from vitattack.records.batch import BatchNotes
 from vitattack.records.draws import CLEAN, number_of_draws
@@ -37,6 +37,13 @@ def model_doubts(victim: Victim, x: Tensor) -> list[str]:
     if bool((one >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
         found.append("the model returns probabilities, not logits: their gradients vanish; attack the layer before")
     return found
+
+
+def leak_doubts(victim: Victim, buffers: str) -> list[str]:
+    """A doubt if the buffers no longer have the digest they had before anything was attacked."""
+    if model_digest(victim, parameters=False) == buffers:
+        return []
+    return ["the model changed its buffers while it was attacked: its state leaks between images"]
 
 
 def unverified_doubts(model: Mapping[str, Any]) -> list[str]:

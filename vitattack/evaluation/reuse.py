@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import json_text, read_json, write_atomically
+from vitattack.core.files import write_atomically
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import read_batch
 from vitattack.models.victim import Victim, frozen
+from vitattack.records.sealed import load_intact, sealed_text
 
 FILE = "probe.json"
 PROBED = 8  # images
@@ -31,19 +32,19 @@ TOLERANCE = 1e-4
 
 def keep_or_confirm(folder: Path, victim: Victim, data: DataSet, *, fresh: bool) -> None:
     """Store the logits of the first images in the folder of a job that begins; confirm those of one that goes on."""
-    if not fresh and read_json(folder / FILE) is not None:
+    if not fresh and _stored(folder) is not None:
         confirm(folder, victim, data)
         return
     rows = data.rows[:PROBED]
     for logits in _answers(victim, data, rows, 1):
         values = base64.b64encode(logits.numpy().tobytes()).decode()
-        content = {"schema": 1, "rows": list(rows), "shape": list(logits.shape), "float32": values}
-        write_atomically(folder / FILE, json_text(content))
+        content = {"rows": list(rows), "shape": list(logits.shape), "float32": values}
+        write_atomically(folder / FILE, sealed_text(content))
 
 
 def confirm(folder: Path, victim: Victim, data: DataSet) -> None:
     """Refuse to reuse the records in a folder if the model no longer gives the logits stored beside them."""
-    stored = _stored(read_json(folder / FILE))
+    stored = _stored(folder)
     if stored is None:
         return
     rows, before = stored
@@ -82,9 +83,10 @@ def _answers(victim: Victim, data: DataSet, rows: Sequence[int], count: int) -> 
             raise
 
 
-def _stored(content: dict[str, Any] | None) -> tuple[list[int], Tensor] | None:
+def _stored(folder: Path) -> tuple[list[int], Tensor] | None:
+    content = load_intact(folder / FILE) or {}
     try:
-        values = np.frombuffer(base64.b64decode(content["float32"]), dtype=np.float32)  # type: ignore[index]
-        return list(map(int, content["rows"])), torch.from_numpy(values.copy()).view(content["shape"])  # type: ignore[index]
+        values = np.frombuffer(base64.b64decode(content["float32"]), dtype=np.float32)
+        return list(map(int, content["rows"])), torch.from_numpy(values.copy()).view(content["shape"])
     except (KeyError, TypeError, ValueError, RuntimeError):  # missing, or damaged
         return None

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -21,10 +20,11 @@ from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch
 from vitattack.models.victim import Victim
+from vitattack.records.batch import Batch
 from vitattack.records.draws import CLEAN
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
-from vitattack.records.store import Sink, whole_batches
+from vitattack.records.store import Sink
 from vitattack.threats.base import Threat
 
 PROBED, ESCALATED = 2, 3  # numbers of passes
@@ -44,15 +44,6 @@ class LaterPass(NamedTuple):
 
     def batches(self, size: int) -> list[tuple[int, ...]]:
         return [self.rows[at : at + size] for at in range(0, len(self.rows), size)]
-
-
-class History(NamedTuple):
-    """State of a record file: the last record of every sample, the end of the complete batches, and what is left to do."""
-
-    records: list[SampleRecord]
-    end: int
-    again: LaterPass | None = None
-    left: Sequence[tuple[int, ...]] = ()
 
 
 def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> LaterPass | None:
@@ -78,24 +69,6 @@ def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:
     return tuple(rows[place] for place in sorted(first.tolist()))
 
 
-def history(path: Path, attack: Attack | None, job: Job, batches: Sequence[tuple[int, ...]]) -> History:
-    """Read a record file pass by pass; without an attack there is only one pass."""
-    records, end = whole_batches(path, batches)
-    latest = {record.index: record for record in records}
-    if len(records) < sum(map(len, batches)):
-        return History(records, end)
-    done = 1
-    while again := next_pass(attack, job, list(latest.values()), done):
-        parts = again.batches(job.batch_size)
-        found, end = whole_batches(path, parts, end)
-        latest |= {record.index: record for record in found}
-        if len(found) < len(again.rows):
-            whole = -(-len(found) // job.batch_size)
-            return History(list(latest.values()), end, again, parts[whole:])
-        done = again.number
-    return History(list(latest.values()), end)
-
-
 def run_again(
     victim: Victim,
     attack: Attack,
@@ -105,29 +78,29 @@ def run_again(
     sink: Sink,
     watch: Callable[[str], RecordListener],
 ) -> list[SampleRecord]:
-    """Run the remaining passes of a merged job; returns the last record of every sample."""
-    if sink.has_later_passes:  # of an interrupted run: only the file knows how far it got
-        past = history(sink.path, attack, job, sink.batches)
-        sink.cut(past.end)
-        latest, again, left = {record.index: record for record in past.records}, past.again, past.left
-    else:
-        latest = {record.index: record for record in sink.first_pass}
-        again = next_pass(attack, job, sink.first_pass, 1)
-        left = again.batches(job.batch_size) if again else ()
-    while again is not None:
-        told = watch(again.name)
-        told([latest[row] for row in again.rows[: len(again.rows) - sum(map(len, left))]], len(again.rows))
-        batches = BatchRunner(victim, recall_attack(again.attack, victim, None), job, threat)
-        for rows in left:
+    """Run what is missing of the later passes of a merged job; returns the last record of every sample."""
+    latest = {record.index: record for record in sink.first_pass}
+    done = 1
+    while again := next_pass(attack, job, list(latest.values()), done):
+        parts = again.batches(job.batch_size)
+        stored = sink.later_pass(again.number, parts)
+        before = {row: latest[row] for row in again.rows}
+        latest |= {record.index: record for batch in stored.values() for record in batch.records}
+        if len(stored) < len(parts):
+            told = watch(again.name)
+            told([latest[row] for number in sorted(stored) for row in parts[number]], len(again.rows))
+            batches = BatchRunner(victim, recall_attack(again.attack, victim, None), job, threat)
+        for number in (number for number in range(len(parts)) if number not in stored):
             began = time.perf_counter()
-            x, y, _ = read_batch(data, rows, victim, victim.mean.device)
-            found = [merged_record(latest[o.record.index], o.record, again) for o in batches.outcomes(rows, x, y)]
-            sink.append(found, batches.take_notes())
+            x, y, _ = read_batch(data, parts[number], victim, victim.mean.device)
+            outcomes = batches.outcomes(parts[number], x, y)
+            found = [merged_record(before[outcome.record.index], outcome.record, again) for outcome in outcomes]
+            sink.append(Batch(number, tuple(found), batches.take_notes(), again.number))
             latest |= {record.index: record for record in found}
             sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
             told(found, len(again.rows))
-        again = next_pass(attack, job, list(latest.values()), again.number)
-        left = again.batches(job.batch_size) if again else ()
+        done = again.number
+    sink.end_passes(done)
     return list(latest.values())
 
 

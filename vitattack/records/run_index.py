@@ -22,10 +22,11 @@ from typing import Any
 import vitattack
 from vitattack.core.errors import VitattackError
 from vitattack.core.file_hashes import Marks, remembered_sha256, still_fit
-from vitattack.core.files import cache_home, json_text, read_json, write_atomically
+from vitattack.core.files import cache_home, write_atomically
 from vitattack.core.versions import COMPUTING, package_version
 from vitattack.records.job import Job
 from vitattack.records.result import Evaluation
+from vitattack.records.sealed import load_intact, sealed_text
 from vitattack.records.stored_result import read_result
 
 FOLDER = ".index"
@@ -62,7 +63,7 @@ class RunIndex:
     def find(self, request: Mapping[str, Any]) -> Finding | None:
         """The finished evaluation of a request, if none of its input files and records has changed."""
         try:
-            entry = read_json(self._place(request))
+            entry = load_intact(self._place(request))
             if entry is None or not entry["jobs"] or any(_state(path) != was for path, was in entry["files"].items()):
                 return None
             results = [read_result(self._root, folder) for folder in entry["jobs"]]
@@ -85,7 +86,6 @@ class RunIndex:
         A missing file invalidates the entry once it appears.
         """
         entry = {
-            "schema": 1,
             "jobs": [job.folder for job in jobs],
             "files": {str(path): _state(path) for path in files},
             "remarks": list(remarks),
@@ -94,10 +94,10 @@ class RunIndex:
             return
         with suppress(OSError, VitattackError):  # without a writable store only time is lost
             place = self._place(request)
-            if read_json(place) == entry:
+            if place.exists() and place.read_text() == sealed_text(entry):
                 return
             place.parent.mkdir(exist_ok=True)
-            write_atomically(place, json_text(entry))
+            write_atomically(place, sealed_text(entry))
 
     def _place(self, request: Mapping[str, Any]) -> Path:
         content = {"request": {k: v for k, v in request.items() if k not in SPENT}, "around": surroundings()}

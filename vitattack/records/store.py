@@ -1,40 +1,33 @@
-"""One folder per job key: `job.json`, append-only `samples.jsonl`, `result.json`. Complete batches survive any crash.
+"""One folder per job key: `job.json`, append-only `samples.jsonl`, `events.jsonl`, `result.json`.
 
-Batches are written in one call and flushed to disk. On opening, the remains of an incomplete batch are cut off, so that
-a resumed run ends with the same file as an uninterrupted one. Each shard has a file of its own; the last one to finish
-merges them in the order of the job. Later passes over survivors are appended to the merged file.
+Complete batches survive any crash. On opening, the remains of an incomplete batch are cut off and damaged ones are moved
+aside, to be run again, so that a resumed run ends with the same file as an uninterrupted one. Each shard has a file of
+its own; the last one to finish merges them in the order of the job. Later passes over survivors are appended to the merged
+file. Files of schema 1 are read, and written anew in the present one when their job goes on.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from vitattack.core.files import (
-    append_durably,
-    append_line,
-    cannot_write,
-    json_text,
-    read_json,
-    write_atomically,
-)
-from vitattack.core.locks import FileLock, Locked, lock_file
-from vitattack.records.batch import BatchNotes
+from vitattack.core.errors import VitattackError
+from vitattack.core.files import write_atomically
+from vitattack.core.locks import Locked
+from vitattack.core.progress import current_listener
+from vitattack.records.batch import Batch, BatchNotes
+from vitattack.records.events import Event, EventLog
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
+from vitattack.records.record_file import RecordFile
+from vitattack.records.scan import Scan, scan
+from vitattack.records.schema_1 import is_of_schema_1, notes_of_schema_1, read_schema_1
+from vitattack.records.sealed import SCHEMA, Damaged, load, load_intact, move_aside, sealed_text
 
 Batches = Sequence[tuple[int, ...]]
-
-
-def finished(root: Path, job: Job) -> dict[str, Any] | None:
-    """The result of a job that is complete, if it is in the store."""
-    content = read_json(root / job.folder / "result.json")
-    return content if content and {"seconds", "doubts", "provenance"} <= content.keys() else None
 
 
 class Sink:
@@ -44,125 +37,138 @@ class Sink:
         self, root: Path, job: Job, batches: Batches, shard: tuple[int, int] = (0, 1), *, fresh: bool = False
     ) -> None:
         self.folder = root / job.folder
-        self._all = list(batches)
-        self._whole: FileIO | None = None
-        self._whole_lock: FileLock | None = None
-        self.has_later_passes = False  # whether the file had records behind the first pass when opened
-        self._merged: list[SampleRecord] | None = None
-        self._shard = shard
-        self._mine = self._part(shard[0])
+        self._job, self._all, self._shard, self._fresh = job, list(batches), shard, fresh
+        self._numbers = {rows: number for number, rows in enumerate(self._all)}
+        self._whole: RecordFile | None = None
+        damaged = {} if fresh else self._damaged_files()
+        self._own = RecordFile(self._file_of(shard[0]))
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._path = self._file_of(shard[0])
-            self._stream = self._path.open("ab", buffering=0)
-        except OSError as error:
-            raise cannot_write(self.folder, error) from error
-        try:
-            self._lock = lock_file(self._stream, self._path)
-        except BaseException:
-            self._stream.close()
-            raise
-        try:
-            if not (self.folder / "job.json").exists():
-                write_atomically(self.folder / "job.json", json_text({"schema": 1, "key": job.key, **asdict(job)}))
+            self._events = self._events_of(shard[0])
+            for name, why in damaged.items():
+                self._move_aside(name, why)
+            self._may_be_of_schema_1 = self._stored_schema() != SCHEMA
             if fresh:
                 self._forget_everything()
-            self.records = self._recover()
+            else:
+                self._own.read(lambda content: self._scan(shard[0], content), self._fits)
+                self._events.repair(schema_1=self._may_be_of_schema_1)
+            self._keep_job()
         except BaseException:
-            self._close()
+            self._own.close()
             raise
 
-    def _part(self, number: int) -> list[tuple[int, ...]]:
-        """The batches of a shard: a contiguous run of them."""
+    def _damaged_files(self) -> dict[str, str]:
+        """The damaged ones of the files that can be made again; refuses those of a later version, and touches nothing."""
+        found = {}
+        for name in ("job.json", "result.json"):
+            try:
+                content = load(self.folder / name)
+                if name == "job.json" and content is not None and content != self._about(content["schema"]):
+                    raise Damaged("it is about another job")
+            except Damaged as error:
+                found[name] = str(error)
+        return found
+
+    def _about(self, schema: int) -> dict[str, Any]:
+        """The content of job.json."""
+        return {"schema": schema, "key": self._job.key, **asdict(self._job)}
+
+    def _stored_schema(self) -> int | None:
+        content = load_intact(self.folder / "job.json")
+        return None if content is None else int(content["schema"])
+
+    def _keep_job(self) -> None:
+        """Write job.json, unless a shard of schema 1 still waits for its own process."""
+        others = [path for number in range(self._shard[1]) if (path := self._file_of(number)).exists()]
+        if self._may_be_of_schema_1 and not any(is_of_schema_1(path.read_bytes()) for path in others):
+            write_atomically(self.folder / "job.json", sealed_text(self._about(SCHEMA)))
+
+    def _move_aside(self, name: str, why: str) -> None:
+        place = move_aside(self.folder / name)
+        current_listener().warn(f"{self.folder / name} is damaged ({why}): moved it to {place.name}, it is made again")
+
+    def _part(self, number: int) -> range:
+        """The batches of a shard, by number: a contiguous run of them."""
         first, last = (round(len(self._all) * k / self._shard[1]) for k in (number, number + 1))
-        return self._all[first:last]
+        return range(first, last)
 
     def _forget_everything(self) -> None:
         """Delete the shard's own files and the merged ones, under the lock: other processes may be writing their shards."""
         if self._shard[1] > 1:
             self._forget_whole()
-        self._stream.truncate(0)
-        for name in (self._events, "result.json", *(["learned.json"] if self._shard[1] == 1 else [])):
+        self._own.clear()
+        for name in (self._events.path.name, "result.json", *(["learned.json"] if self._shard[1] == 1 else [])):
             (self.folder / name).unlink(missing_ok=True)
 
     def _forget_whole(self) -> None:
         """Empty the merged file with its later passes, which equal records would otherwise keep."""
-        with suppress(FileNotFoundError), self.path.open("r+b") as whole:
-            lock = lock_file(whole, self.path)
-            whole.truncate(0)
-            lock.release()
-
-    @property
-    def _events(self) -> str:
-        return self._path.name.replace("samples", "events", 1)
+        if self.path.exists():
+            with closing(RecordFile(self.path)) as whole:
+                whole.clear()
 
     def _file_of(self, number: int) -> Path:
         count = self._shard[1]
         return self.folder / ("samples.jsonl" if count == 1 else f"samples.shard-{number}-of-{count}.jsonl")
 
-    def _recover(self) -> list[SampleRecord]:
-        """Records of the complete batches; the file is cut behind the last of them."""
-        records, end = whole_batches(self._path, self._mine)
-        if self._shard[1] > 1 or len(records) < self.total:
-            self._stream.truncate(end)  # behind a complete first pass there may be later ones
-        else:
-            self.has_later_passes = self._path.stat().st_size > end
-        return records
+    def _events_of(self, number: int) -> EventLog:
+        return EventLog(self.folder / self._file_of(number).name.replace("samples", "events", 1))
+
+    def _scan(self, number: int, content: bytes) -> Scan:
+        """Take the file of a shard apart, whatever its schema."""
+        path = self._file_of(number)
+        if not (self._may_be_of_schema_1 and is_of_schema_1(content)):
+            return scan(path, content)
+        part, notes = self._part(number), notes_of_schema_1(self._events_of(number).read(schema_1=True))
+        batches = [self._all[at] for at in part]
+        return read_schema_1(path, content, batches, part.start, self._job.batch_size, notes)
+
+    def _fits(self, batch: Batch) -> bool:
+        """Whether a batch is one of this job; which samples later passes are for is known only when they are run."""
+        return self._numbers.get(batch.rows) == batch.number if batch.pass_number == 1 else True
+
+    @property
+    def records(self) -> list[SampleRecord]:
+        """The stored records of the shard's first pass, in the order of the job."""
+        batches = [self._own.get((1, number)) for number in self._part(self._shard[0])]
+        return [record for batch in batches if batch is not None for record in batch.records]
 
     @property
     def todo(self) -> list[tuple[int, ...]]:
         """The batches still to be run."""
-        done = len(self.records)
-        for at, batch in enumerate(self._mine):
-            if done <= 0:
-                return self._mine[at:]
-            done -= len(batch)
-        return []
+        return [self._all[at] for at in self._part(self._shard[0]) if self._own.get((1, at)) is None]
 
     @property
     def total(self) -> int:
-        return sum(map(len, self._mine))
+        return sum(len(self._all[at]) for at in self._part(self._shard[0]))
 
     def write(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
         """Write one batch in one call, with what was noticed about it; it is on disk when this returns."""
-        self._lock.confirm()
-        append_durably(self._stream, self._path, _lines(records))
-        self.records.extend(records)
-        self._note_batch(notes)
+        rows = tuple(record.index for record in records)
+        self._own.append(Batch(self._numbers[rows], tuple(records), notes))
 
-    def _note_batch(self, notes: BatchNotes) -> None:
-        if notes != BatchNotes():
-            self.note({"doubts": list(notes.doubts), "backoffs": notes.backoffs, "nudged": notes.nudged})
-
-    @property
-    def notes(self) -> BatchNotes:
-        """The notes of all batches of this job, of all shards and passes."""
-        return BatchNotes.of_events(self.events())
-
-    def note(self, event: dict[str, Any]) -> None:
+    def note(self, event: Event) -> None:
         """Append an event, such as the cost of a batch, which differs from run to run and is no part of the records."""
-        path = self.folder / self._events
-        try:
-            append_line(path, json.dumps(event))
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        self._events.add(event)
 
-    def events(self) -> list[dict[str, Any]]:
-        """The events of all sessions and shards of this job; an incomplete last line is skipped."""
-        files = [self._file_of(number).name.replace("samples", "events", 1) for number in range(self._shard[1])]
-        found = []
-        for path in (self.folder / name for name in files):
-            for line in path.read_text().splitlines() if path.exists() else ():
-                with suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+    def events(self) -> list[Event]:
+        """The events of all sessions and shards of this job; damaged ones are skipped."""
+        logs = [self._events_of(number) for number in range(self._shard[1])]
+        return [event for log in logs for event in log.read(schema_1=self._may_be_of_schema_1)]
 
     def learned(self) -> dict[str, Any] | None:
         """What the attack learned before its first batch, in this session or another."""
-        return read_json(self.folder / "learned.json")
+        try:
+            return load(self.folder / "learned.json")
+        except Damaged as error:
+            self.forget_learned(str(error))
+            return None
+
+    def forget_learned(self, why: str) -> None:
+        """Move aside what the attack learned, since it is damaged: it is learned again."""
+        self._move_aside("learned.json", why)
 
     def keep_learned(self, content: dict[str, Any]) -> None:
-        write_atomically(self.folder / "learned.json", json_text(content))
+        write_atomically(self.folder / "learned.json", sealed_text(content))
 
     @property
     def path(self) -> Path:
@@ -170,14 +176,24 @@ class Sink:
         return self.folder / "samples.jsonl"
 
     @property
-    def first_pass(self) -> Sequence[SampleRecord]:
-        """The records of all samples, before any later pass; of shards, once they are merged."""
-        return self.records if self._merged is None else self._merged
-
-    @property
     def batches(self) -> Batches:
         """The batches of the first pass over all samples, in all shards."""
         return self._all
+
+    @property
+    def _merged(self) -> RecordFile:
+        return self._whole or self._own
+
+    @property
+    def first_pass(self) -> list[SampleRecord]:
+        """The records of all samples, before any later pass; of shards, once they are merged."""
+        batches = [self._merged.get((1, number)) for number in range(len(self._all))]
+        return [record for batch in batches if batch is not None for record in batch.records]
+
+    @property
+    def notes(self) -> BatchNotes:
+        """The notes of all batches of the job; of shards, once they are merged."""
+        return BatchNotes.together(batch.notes for batch in self._merged.batches)
 
     def merge(self) -> bool:
         """Merge the records of all shards in order; False while others still write theirs or finish the job.
@@ -186,76 +202,82 @@ class Sink:
         """
         if self._shard[1] == 1:
             return True
-        everything: list[SampleRecord] = []
+        parts: list[Batch] = []
         for number in range(self._shard[1]):
-            part = self._part(number)
-            records, _ = whole_batches(self._file_of(number), part)
-            if len(records) < sum(map(len, part)):
+            found = self._of_shard(number)
+            if found is None:
                 return False
-            everything.extend(records)
-        lines = _lines(everything)
+            parts.extend(found)
         try:
-            whole = self.path.open("ab", buffering=0)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        try:
-            self._whole_lock = lock_file(whole, self.path)
+            self._whole = whole = RecordFile(self.path)
         except Locked:
-            whole.close()
             return False
-        self._whole = whole
-        present = self.path.read_bytes()
-        if not present.startswith(lines):
-            whole.truncate(0)
-            append_durably(whole, self.path, lines)
-        self.has_later_passes = present.startswith(lines) and len(present) > len(lines)
-        self._merged = everything
+        whole.read(
+            lambda content: self._scan_merged(content, BatchNotes.together(part.notes for part in parts)), self._fits
+        )
+        later = [batch for batch in whole.batches if batch.pass_number > 1]
+        present = [whole.get(part.key) for part in parts]
+        if present != parts:
+            same = all(had is None or had.records == part.records for had, part in zip(present, parts, strict=True))
+            whole.rewrite([*parts, *(later if same else [])])
         return True
 
-    def append(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
-        """Append a batch of a later pass; it is on disk when this returns."""
-        (self._whole_lock or self._lock).confirm()
-        append_durably(self._whole or self._stream, self.path, _lines(records))
-        self._note_batch(notes)
+    def _of_shard(self, number: int) -> list[Batch] | None:
+        """The batches of a shard, if it is complete."""
+        batches: Iterable[Batch] = self._own.batches
+        if number != self._shard[0]:
+            path = self._file_of(number)
+            found = self._scan(number, path.read_bytes()) if path.exists() else Scan(())
+            batches = found.batches
+            if found.damage and not self._fresh:  # of an older run, which its own process is to forget
+                current_listener().warn(
+                    f"{path} is damaged: run shard {number}/{self._shard[1]} again, which repairs it"
+                )
+        by_number = {batch.number: batch for batch in batches if batch.pass_number == 1 and self._fits(batch)}
+        part = self._part(number)
+        return [by_number[at] for at in part] if by_number.keys() >= set(part) else None
 
-    def cut(self, end: int) -> None:
-        """Drop what a crash left behind the last complete batch."""
-        (self._whole or self._stream).truncate(end)
+    def _scan_merged(self, content: bytes, notes: BatchNotes) -> Scan:
+        if not (self._may_be_of_schema_1 and is_of_schema_1(content)):
+            return scan(self.path, content)
+        return read_schema_1(self.path, content, self._all, 0, self._job.batch_size, notes)
+
+    def later_pass(self, pass_number: int, batches: Batches) -> dict[int, Batch]:
+        """The stored batches of a later pass by number; those for other samples are moved aside."""
+        mine = [batch for batch in self._merged.batches if batch.pass_number == pass_number]
+        found = {batch.number: batch for batch in mine if batch.rows in batches[batch.number : batch.number + 1]}
+        self._merged.drop([batch for batch in mine if batch.number not in found], "a later pass for other samples")
+        return found
+
+    def end_passes(self, last: int) -> None:
+        """Move aside batches of passes that do not follow from the records."""
+        beyond = [batch for batch in self._merged.batches if batch.pass_number > last]
+        self._merged.drop(beyond, "a later pass for other samples")
+
+    def append(self, batch: Batch) -> None:
+        """Append a batch of a later pass; it is on disk when this returns."""
+        self._merged.append(batch)
+
+    def confirm(self, records: Sequence[SampleRecord]) -> None:
+        """Raise unless these are the records of exactly the samples of the job, and the file holds what they come from."""
+        self._merged.settle()
+        self._merged.confirm()
+        if [record.index for record in records] != [row for rows in self._all for row in rows]:
+            raise VitattackError(f"{self.path} lacks samples of its job: run the same command again")
+
+    def keep_result(self, content: dict[str, Any]) -> None:
+        """Write result.json, tied to the record file as it is now."""
+        size, crc = self._merged.extent
+        lines = sum(len(batch.records) + 1 for batch in self._merged.batches)
+        samples = {"bytes": size, "crc": f"{crc:08x}"}
+        content = {"schema": SCHEMA, "key": self._job.key, "job": asdict(self._job), **content}
+        # not sorted: a stored result is printed in the same order as a fresh one
+        write_atomically(self.folder / "result.json", sealed_text({**content, "lines": lines, "samples": samples}))
 
     def __enter__(self) -> Sink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        for lock in (self._whole_lock, self._lock):
-            if lock is not None:
-                lock.release()
-        for stream in (self._stream, self._whole):
-            if stream is not None:
-                stream.close()
-
-
-def _lines(records: Sequence[SampleRecord]) -> bytes:
-    return "".join(record.line() + "\n" for record in records).encode()
-
-
-def whole_batches(path: Path, batches: Batches, end: int = 0) -> tuple[list[SampleRecord], int]:
-    """The records of the leading complete batches of a file from the byte `end` on, and the byte where they end."""
-    records: list[SampleRecord] = []
-    if not path.exists():
-        return records, end
-    with path.open("rb") as stream:
-        stream.seek(end)
-        for batch in batches:
-            lines = [stream.readline() for _ in batch]
-            try:
-                found = [SampleRecord.parse(line) for line in lines if line.endswith(b"\n")]
-            except (ValueError, TypeError):
-                break
-            if tuple(record.index for record in found) != batch:
-                break
-            records.extend(found)
-            end += sum(map(len, lines))
-    return records, end
+        for file in (self._own, self._whole):
+            if file is not None:
+                file.close()

@@ -1,41 +1,91 @@
-"""Finished results read from the store without their attack; damaged or unfinished ones count as missing."""
+"""Finished jobs read from the store without their attack; damaged or unfinished ones count as missing."""
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
+from typing import Any
 
-from vitattack.core.files import read_json
+from vitattack.core.errors import VitattackError
 from vitattack.core.versions import other_versions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 from vitattack.records.report_section import Section
 from vitattack.records.result import Result
+from vitattack.records.scan import scan
+from vitattack.records.schema_1 import is_of_schema_1, records_of_schema_1
+from vitattack.records.sealed import load, load_intact
+
+WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError, VitattackError)
 
 
 def read_result(root: Path, name: str) -> Result | None:
-    """The result in the folder `name` of a store, if it is complete."""
+    """The result in the folder `name` of a store, if its job is finished and nothing of it is damaged."""
     folder = root / name
-    content = read_json(folder / "result.json")
-    if content is None or name != Path(name).name:
-        return None
+    content = result_content(folder) if name == Path(name).name else None
     try:
-        job = Job(**content["job"])
-        lines = (folder / "samples.jsonl").read_bytes()
-        latest = {record.index: record for record in map(SampleRecord.parse, lines.splitlines())}
-        sections = tuple(Section.restored(data, content) for data in content["sections"])
-        whole = lines.endswith(b"\n") and lines.count(b"\n") == content["lines"] and len(latest) == content["n"]
-        if job.folder != name or content["key"] != job.key or not whole:
+        if content is None:
             return None
+        job = Job(**content["job"])
+        sections = tuple(Section.restored(data, content) for data in content["sections"])
         result = Result(
             job,
-            list(latest.values()),
+            last_records(folder),
             float(content["seconds"]),
-            (*content["doubts"], *other_versions(content["provenance"])),
+            (*map(str, content["doubts"]), *other_versions(content["provenance"])),
             dict(content["provenance"]),
             folder,
-            read_json(folder / "learned.json"),
+            load(folder / "learned.json"),
             sections,
         )
-        return result if result.robust.json() == content["robust"] else None
-    except (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError):
+        whole = job.folder == name and content["key"] == job.key and result.n == content["n"]
+        return result if whole and result.robust.json() == content["robust"] else None
+    except WRONG_CONTENT:
         return None
+
+
+def result_content(folder: Path) -> dict[str, Any] | None:
+    """The content of result.json, if the record file beside it is still the one it was computed from."""
+    found = _intact(folder)
+    return found[0] if found else None
+
+
+def last_records(folder: Path) -> list[SampleRecord]:
+    """The last record of every sample of a finished job; raises VitattackError if they were damaged since."""
+    path, lines = folder / "samples.jsonl", _intact_lines(folder)
+    if is_of_schema_1(lines):
+        records = records_of_schema_1(path, lines)
+    else:
+        found = scan(path, lines)
+        whole = not found.damage and found.end == len(lines)
+        records = [record for batch in found.batches for record in batch.records] if whole else None
+    if records is None:
+        raise _damaged(path)
+    return list({record.index: record for record in records}.values())
+
+
+def _intact(folder: Path) -> tuple[dict[str, Any], bytes] | None:
+    """The content of result.json and the bytes of the record file, if they belong together."""
+    content = load_intact(folder / "result.json")
+    try:
+        if content is None:
+            return None
+        records = (folder / "samples.jsonl").read_bytes()
+        if content["schema"] == 1:
+            whole = records.endswith(b"\n") and records.count(b"\n") == content.get("lines", content["n"])
+        else:
+            whole = content["samples"] == {"bytes": len(records), "crc": f"{zlib.crc32(records):08x}"}
+        return (content, records) if whole else None
+    except WRONG_CONTENT:
+        return None
+
+
+def _intact_lines(folder: Path) -> bytes:
+    found = _intact(folder)
+    if found is None:
+        raise _damaged(folder / "samples.jsonl")
+    return found[1]
+
+
+def _damaged(path: Path) -> VitattackError:
+    return VitattackError(f"{path} was damaged after its job had ended: run the same command again to repair it")

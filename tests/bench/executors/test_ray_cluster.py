@@ -27,6 +27,7 @@ from vitattack.bench.tasks import Task
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.locks import Locked
+from vitattack.records.sealed import load, sealed_text
 
 ray = pytest.importorskip("ray")
 
@@ -199,7 +200,7 @@ def test_weights_are_fetched_once_by_each_node(tmp_path: Path, monkeypatch: pyte
 
 
 def stored(store: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in store.glob("*/samples.jsonl"))
+    return sum(path.read_bytes().count(b'{"index":') for path in store.glob("*/samples.jsonl"))
 
 
 def test_what_a_user_gets_wrong_is_said_before_ray_starts(tmp_path: Path) -> None:
@@ -227,11 +228,11 @@ def test_a_folder_grows_piece_by_piece_and_refuses_a_gap(tmp_path: Path) -> None
     worker_folder = WorkerFolder(there, here, (0, 1), store_folder.files())
     assert worker_folder.changes() == []
     (there / "samples.jsonl").write_bytes(b"one\ntwo\n")
-    (there / "result.json").write_text('{"run": "elsewhere"}')
+    (there / "result.json").write_text(sealed_text({"run": "elsewhere"}))
     for piece in worker_folder.changes():
         store_folder.apply(piece)
     assert (here / "samples.jsonl").read_bytes() == b"one\ntwo\n"
-    assert json.loads((here / "result.json").read_text()) == {"run": str(here)}
+    assert (load(here / "result.json") or {})["run"] == str(here)
     assert store_folder.matches(
         {name: hashlib.sha256(content).hexdigest() for name, content in worker_folder.sent.items()}
     )

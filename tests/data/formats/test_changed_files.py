@@ -80,7 +80,7 @@ def test_a_run_stores_no_record_of_a_file_that_changed(tmp_path: Path, make: Cal
         evaluate(
             "tiny-vit", "fgsm", data=text, data_dir=tmp_path, batch_size=GROUP, threads=1, out=runs, listener=Changing()
         )
-    assert [path.read_bytes().count(b"\n") for path in runs.glob("*/samples.jsonl")] == [GROUP]
+    assert [path.read_bytes().count(b'{"index":') for path in runs.glob("*/samples.jsonl")] == [GROUP]
 
 
 def test_an_image_inside_a_tar_is_the_one_that_was_hashed(tmp_path: Path) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import file_sha256, json_text, write_atomically
+from vitattack.core.files import file_sha256, replace_content
 from vitattack.core.locks import lock_file
+from vitattack.records.sealed import load_intact, sealed_text
 
-FILE_NAMES = re.compile(r"[a-z]+(\.shard-\d+-of-\d+)?\.jsonl?")
+FILE_NAMES = re.compile(r"[a-z]+(\.shard-\d+-of-\d+)?(\.damaged-\d+)?\.jsonl?")
 
 
 class OutOfStep(VitattackError):
@@ -57,10 +57,11 @@ class WorkerFolder:
         return pieces
 
     def _read(self, name: str) -> bytes:
-        content = (self._folder / name).read_bytes()
-        if name != "result.json":
-            return content
-        return json_text({**json.loads(content), "run": str(self._home)}).encode()  # the path that it will have
+        path = self._folder / name
+        content = load_intact(path) if name == "result.json" else None
+        if content is None:
+            return path.read_bytes()
+        return sealed_text({**content, "run": str(self._home)}).encode()  # the path that it will have
 
 
 class StoreFolder:
@@ -99,7 +100,7 @@ class StoreFolder:
         self._lock.confirm()
         try:
             if piece.start is None:
-                write_atomically(path, piece.content.decode())
+                replace_content(path, piece.content)
                 return
             with path.open("r+b" if path.exists() else "w+b") as stream:
                 if stream.seek(0, os.SEEK_END) < piece.start:

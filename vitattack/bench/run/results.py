@@ -15,6 +15,7 @@ from vitattack.bench.schema import Benchmark
 from vitattack.bench.tasks import CellStatus
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import Accuracy, Verdict
+from vitattack.records.stored_result import last_records
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class CellResult:
         """Verdicts by sample, small enough to keep; empty without a finished job."""
         if self.folder is None or self.status != "ok":
             return {}
-        return stored_cells.verdicts(self.folder)
+        return {record.index: Verdict.of(record) for record in last_records(self.folder)}
 
     @property
     def n(self) -> int | None:
@@ -46,7 +47,7 @@ class CellResult:
     def records(self) -> Iterator[SampleRecord]:
         """Records one by one: a benchmark may have millions."""
         if self.folder is not None and self.status == "ok":
-            yield from stored_cells.records(self.folder)
+            yield from last_records(self.folder)
 
 
 def stored_result(cell: Cell, folder: Path, *, from_store: bool) -> CellResult:

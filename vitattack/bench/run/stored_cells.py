@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache as memoised
@@ -22,15 +22,16 @@ from vitattack.bench.options import BenchOptions
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import remembered_sha256, state_digest
-from vitattack.core.files import append_line, file_sha256, read_json
+from vitattack.core.files import append_line, file_sha256
 from vitattack.core.versions import other_versions
 from vitattack.data.request import read_request
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.records.job import RECORDS
-from vitattack.records.record import SampleRecord
 from vitattack.records.run_index import code_state
-from vitattack.records.stats import Accuracy, Verdict
+from vitattack.records.sealed import Damaged, opened_line, sealed_line
+from vitattack.records.stats import Accuracy
+from vitattack.records.stored_result import read_result, result_content
 
 INDEX = "cells.jsonl"
 PATHS = ("folder:", "npz:", "file:", "imagenet-classes:")  # data texts with files that may change
@@ -111,8 +112,8 @@ class StoredCells:
         self._states: DataStates = {}
         with suppress(OSError):
             for line in self._path.read_bytes().splitlines():
-                with suppress(ValueError, KeyError, TypeError, RecursionError):  # the last line may be torn
-                    content = json.loads(line)
+                with suppress(Damaged, KeyError):  # the last line may be torn
+                    content = opened_line(line)
                     self._folders[content["cell"]] = str(content["folder"])
 
     def fingerprint(self, cell: Cell) -> str | None:
@@ -134,34 +135,20 @@ class StoredCells:
             return
         self._folders[mark] = folder
         try:
-            append_line(self._path, json.dumps({"cell": mark, "folder": folder}))
+            append_line(self._path, sealed_line({"cell": mark, "folder": folder}).decode().rstrip("\n"))
         except OSError as error:
             raise UsageError(f"cannot write {self._path} ({error.strerror}): give another --out") from error
 
 
 def result_in(folder: Path) -> dict[str, Any] | None:
     """The result.json of a finished job, if its records are complete."""
-    content = read_json(folder / "result.json")
+    content = result_content(folder)
     if not content or not {"n", "clean", "robust", "job", "provenance"} <= content.keys():
         return None
     if any(
         not isinstance(content[name], dict) or content[name].keys() != ACCURACY_KEYS for name in ("clean", "robust")
     ):
         return None
-    with suppress(OSError):
-        if (folder / "samples.jsonl").read_bytes().count(b"\n") == content.get("lines", content["n"]):
-            return {**content, "doubts": [*content.get("doubts", ()), *other_versions(content["provenance"])]}
-    return None
-
-
-def records(folder: Path) -> Iterator[SampleRecord]:
-    """Records of a finished job; of a sample with several records, the last one."""
-    with (folder / "samples.jsonl").open("rb") as stream:
-        last_by_index = {record.index: record for record in map(SampleRecord.parse, stream)}
-    yield from last_by_index.values()
-
-
-def verdicts(folder: Path) -> dict[int, Verdict]:
-    """Verdicts of a finished job by sample; of a sample with several records, the last one."""
-    with (folder / "samples.jsonl").open("rb") as stream:
-        return {record.index: Verdict.of(record) for record in map(SampleRecord.parse, stream)}
+    if content["schema"] == 1 and read_result(folder.parent, folder.name) is None:  # only its records confirm it
+        return None
+    return {**content, "doubts": [*content.get("doubts", ()), *other_versions(content["provenance"])]}

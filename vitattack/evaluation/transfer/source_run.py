@@ -21,12 +21,12 @@ from vitattack.attacks.base import Attack
 from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, MemoryBackoff, read_batch, rows_at_once
-from vitattack.evaluation.doubts import model_doubts
+from vitattack.evaluation.doubts import leak_doubts, model_doubts
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.prepare import expected_clean
 from vitattack.evaluation.random_models import recognised, rows_to_compare, variation_doubts
 from vitattack.evaluation.reuse import confirm, keep_or_confirm
-from vitattack.evaluation.run_job import finish, note_leaks, note_zero_gradients, prepared, stored
+from vitattack.evaluation.run_job import finish, gradient_doubts, prepared, stored
 from vitattack.evaluation.second_pass import run_again
 from vitattack.evaluation.transfer.candidates import craft, judged, pixels_digest
 from vitattack.evaluation.transfer.victims import (
@@ -84,7 +84,7 @@ class SourceRun:
 
     def _stored(self, model: StudiedModel, job: Job) -> Result | None:
         """The stored result. Only the white-box job has later passes; their candidates are not judged on other models."""
-        result = stored(self.root, job, model.data, self.attack, again=model is self.source)
+        result = stored(self.root, job, model.data, self.attack, own=model is self.source)
         if result is not None:
             confirm(self.root / job.folder, model.victim, model.data)
         return result
@@ -111,48 +111,51 @@ class SourceRun:
         watch: RecordListener,
     ) -> Attack:
         """Craft and judge the batches that are missing in some cell; returns the attack in its prepared state."""
-        done = {name: len(cut) - len(sink.todo) for name, sink in sinks.items()}
-        first = min(done.values())
+        missing = {name: set(sink.todo) for name, sink in sinks.items()}
+        crafted = [number for number, rows in enumerate(cut) if any(rows in left for left in missing.values())]
         own = sinks[self.source.name]
-        watch(own.records[: sum(map(len, cut[:first]))], own.total)
-        if first == len(cut):
+        again = {row for number in crafted for row in cut[number]}
+        watch([record for record in own.records if record.index not in again], own.total)
+        if not crafted:
             return self.attack
         attack = prepared(self.attack, self.source.victim, self._calibration, self.job, own)
         batches = BatchRunner(self.source.victim, attack, self.job, self.ball)
         pieces = {name: MemoryBackoff(self.job.batch_size) for name in models} | {self.source.name: batches.backoff}
         for name, sink in sinks.items():
-            if done[name] < len(cut):
+            if missing[name]:
                 sink.note({"versions": package_versions(COMPUTING)})
         buffers = {name: model_digest(model.victim, parameters=False) for name, model in models.items()}
-        for number, rows in enumerate(cut[first:], start=first):
+        for number, rows in ((number, cut[number]) for number in crafted):
             backoffs = {name: part.backoffs for name, part in pieces.items()}
             began = time.perf_counter()
-            seen, y, _ = read_batch(self.source.data, rows, self.source.victim, self.place)
+            seen, y, nudged = read_batch(self.source.data, rows, self.source.victim, self.place)
+            if number == 0:
+                batches.doubt(*self._doubts_about(self.source, seen, varies[self.source.name]))
             records, x_adv, evidence = craft(batches, rows, seen, y)
-            crafting = batches.take_notes()
-            for name in (name for name in sinks if number >= done[name]):
+            crafting = batches.take_notes(nudged)
+            for name in (name for name in sinks if rows in missing[name]):
                 target = models[name]
-                x, _, nudged = read_batch(target.data, rows, target.victim, self.place)
-                found = records
+                found, notes = records, crafting
                 if target is not self.source:
+                    x, _, nudged = read_batch(target.data, rows, target.victim, self.place)
                     found = judged(
                         target.victim, self.ball, rows, x, y, seen, x_adv, evidence, pieces[name], self.job.seed
                     )
-                doubts: list[str] = []
-                if number == done[name]:
-                    doubts = model_doubts(target.victim, x[:8])
-                    doubts += variation_doubts(varies[name], self.attack, replace(self.job, model=target.name))
-                notes = BatchNotes(tuple(doubts), pieces[name].backoffs - backoffs[name], nudged)
-                if target is self.source:
-                    notes = replace(notes + crafting, backoffs=crafting.backoffs)  # its pieces are those of crafting
+                    doubts = leak_doubts(target.victim, buffers[name])
+                    if number == 0:
+                        doubts += self._doubts_about(target, x, varies[name])
+                    notes = BatchNotes(tuple(doubts), pieces[name].backoffs - backoffs[name], nudged)
                 sinks[name].write(found, notes)
                 seconds = time.perf_counter() - began
                 sinks[name].note({"n": len(rows), "seconds": seconds, "crafted": [number, pixels_digest(x_adv)]})
                 began = time.perf_counter()
             watch(records, own.total)
-        for name, model in models.items():
-            note_leaks(model.victim, buffers[name], sinks[name])
         return attack
+
+    def _doubts_about(self, model: StudiedModel, x: Tensor, varies: Variation) -> list[str]:
+        """Doubts about a model from the first batch of the job."""
+        about = replace(self.job, model=model.name)
+        return [*model_doubts(model.victim, x[:8]), *variation_doubts(varies, self.attack, about)]
 
     def _variation(self, model: StudiedModel, job: Job) -> Variation:
         x = read_batch(model.data, rows_to_compare(model.data), model.victim, self.place)[0]
@@ -178,14 +181,13 @@ class SourceRun:
         if any(mine[number] != theirs[number] for number in mine.keys() & theirs.keys()):
             doubts.append("a batch was crafted again for this cell and came out otherwise: use --fresh")
         expected = None if model.rescaled else expected_clean(model.loaded, model.data)
-        records = sink.records
+        records, noticed = sink.records, []
         if model is self.source:
             records = run_again(model.victim, attack, job, self.ball, model.data, sink, again)
-            note_zero_gradients(records, model.victim, model.data, sink)
+            noticed = gradient_doubts(records, model.victim, model.data)
         own_run = attack if model is self.source else None  # its report is about its own victim
-        return finish(
-            sink, records, job, self.place, own_run, doubts, expected, model.loaded.sized_record, model.data.protocol
-        )
+        origin, protocol = model.loaded.sized_record, model.data.protocol
+        return finish(sink, records, job, self.place, own_run, doubts, expected, origin, protocol, noticed)
 
 
 def _crafted(sink: Sink) -> dict[int, str]:
