@@ -153,15 +153,24 @@ class Verdict:
 
 def worst_case(runs: Sequence[Sequence[SampleRecord] | Mapping[int, Verdict]]) -> Accuracy:
     """The per-sample union of several attacks on the same samples: robust only where every attack failed."""
-    columns = [run if isinstance(run, Mapping) else {r.index: Verdict.of(r) for r in run} for run in runs]
-    shared = [i for i in columns[0] if all(i in column for column in columns)]
-    states = [[column[i] for column in columns] for i in shared]
-    robust = sum(all(r.status == "robust" for r in row) for row in states)
-    solid = sum(all(r.status == "robust" and not r.fragile for r in row) for row in states)
-    possible = sum(all(r.status in ("robust", "invalid") for r in row) for row in states)
-    if any(r.draws is not None for row in states for r in row):
-        return _expected_worst_case(states)
-    return share(robust, len(shared), least=solid, most=possible)
+    if any(map(_holds_draws, runs)):
+        columns = [run if isinstance(run, Mapping) else {r.index: Verdict.of(r) for r in run} for run in runs]
+        shared = [i for i in columns[0] if all(i in column for column in columns)]
+        return _expected_worst_case([[column[i] for column in columns] for i in shared])
+    # Sets of indices rather than verdicts sample by sample: a million records are counted in half a second.
+    rows = [run.values() if isinstance(run, Mapping) else run for run in runs]
+    left = set.intersection(*({r.index for r in of_run} for of_run in rows))
+    fallen = {r.index for of_run in rows for r in of_run if r.status != "robust"}
+    loose = {r.index for of_run in rows for r in of_run if r.fragile}
+    lost = {r.index for of_run in rows for r in of_run if r.status not in ("robust", "invalid")}
+    return share(len(left - fallen), len(left), least=len(left - fallen - loose), most=len(left - lost))
+
+
+def _holds_draws(run: Sequence[SampleRecord] | Mapping[int, Verdict]) -> bool:
+    """Whether a run is one on a random model."""
+    if isinstance(run, Mapping):
+        return any(verdict.draws is not None for verdict in run.values())
+    return any(draws.adversarial_draws(record) is not None for record in run)
 
 
 def _outcome(verdict: Verdict, fragile: str = "1", invalid: str = "0") -> str:
