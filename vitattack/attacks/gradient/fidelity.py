@@ -1,0 +1,51 @@
+"""Gradient fidelity: whether a model does what its gradient promises.
+
+Near an image, the gradient predicts how the margin changes along any short step. A model whose outputs change otherwise
+(rounded inputs, spikes, sparse or shattered features, noise) has a gradient that leads attacks astray, even if it is not zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vitattack.attacks.losses.base import logit_margin
+from vitattack.core.rng import SampleRng
+from vitattack.models.base import Attackable
+from vitattack.threats.lp import LpBall
+
+LENGTH = 1 / 16  # of the steps, in budgets
+DIRECTIONS = 8
+FORWARDS = 1 + DIRECTIONS  # per image, beside one backward
+TRUSTED = 0.5  # if fewer than half the images reach it, gradients are not trusted
+
+
+def agreement(predicted: Tensor, actual: Tensor) -> Tensor:
+    """Agreement of two changes: 1 if they are equal, 0 if one of them is missing or has the other sign."""
+    scale = predicted.abs() + actual.abs()
+    return torch.where(scale > 0, 1 - (actual - predicted).abs() / scale, 0.0).nan_to_num(0.0)
+
+
+def gradient_fidelity(model: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> Tensor:
+    """(B,) median agreement of each image along short random steps; zero without a gradient.
+
+    Steps start half a budget away from the images, where attacks look.
+    """
+    point = _moved(ball, x, rng.child("place"), 0.5).clamp(0, 1).requires_grad_()
+    with torch.enable_grad():
+        margin = logit_margin(model(point), y)
+        grad = torch.autograd.grad(margin.sum(), point, allow_unused=True)[0] if margin.requires_grad else None
+    if grad is None:
+        return torch.zeros_like(margin, requires_grad=False)
+    point, margin, found = point.detach(), margin.detach(), []
+    for number in range(DIRECTIONS):
+        moved = _moved(ball, point, rng.child("direction", number), LENGTH)
+        with torch.no_grad():
+            actual = logit_margin(model(moved), y) - margin
+        found.append(agreement((grad * (moved - point)).flatten(1).sum(1), actual))
+    return torch.stack(found).median(0).values
+
+
+def _moved(ball: LpBall, x: Tensor, rng: SampleRng, length: float) -> Tensor:
+    """The images after a random step of a share of the budget, which may leave the box."""
+    return x + ball.ascend(rng.normal(x)) * (length * ball.eps)
