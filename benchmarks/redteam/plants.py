@@ -212,9 +212,7 @@ def mean_sparse(model: nn.Module, images: Tensor, share: float = 0.3) -> nn.Modu
     for name, out in outputs.items():
         over = (0, 2, 3) if out.dim() == 4 else tuple(range(out.dim() - 1))
         parent, _, last = name.rpartition(".")
-        plant = MeanSparse(
-            model.get_submodule(name), out.mean(over, keepdim=True), out.std(over, keepdim=True), share
-        )
+        plant = MeanSparse(model.get_submodule(name), out.mean(over, keepdim=True), out.std(over, keepdim=True), share)
         setattr(model.get_submodule(parent), last, plant)
     return model
 
@@ -227,7 +225,6 @@ def _attention(model: nn.Module, *, fused: bool) -> nn.Module:
 
 def _noisy(x: Tensor) -> Tensor:
     return x + 0.03 * torch.randn_like(x)
-
 
 
 class Dropping(nn.Module):

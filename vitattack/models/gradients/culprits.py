@@ -68,9 +68,8 @@ def _calls(victim: Victim, x: Tensor) -> dict[str, _Call]:
                 calls[name] = _Call(tuple(given), given[0].new_empty(0))
 
         def complete(_: nn.Module, given: tuple[Any, ...], out: object, name: str = name) -> None:
-            if name in calls and not calls[name].out.numel():
-                if isinstance(out, Tensor):
-                    calls[name] = calls[name]._replace(out=out)
+            if isinstance(out, Tensor) and name in calls and not calls[name].out.numel():
+                calls[name] = calls[name]._replace(out=out)
 
         hooks += [module.register_forward_pre_hook(note), module.register_forward_hook(complete)]
     try:
@@ -88,7 +87,7 @@ def _fidelity(module: nn.Module, before: _Call, after: _Call) -> float:
     try:
         with torch.enable_grad():
             out = module(source, *before.given[1:])
-    except Exception:  # some modules only work inside their model
+    except Exception:  # noqa: BLE001 - some modules only work inside their model
         return 1.0
     change = (after.out - before.out).flatten(1)
     if not isinstance(out, Tensor) or out.shape != before.out.shape or not bool(change.any()):

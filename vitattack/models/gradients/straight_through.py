@@ -10,13 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.gradients.substitutes import (
-    Kind,
-    SubstituteMode,
-    custom_functions,
-    pass_through,
-    with_gradient_of,
-)
+from vitattack.models.gradients.custom_functions import go_around_functions
+from vitattack.models.gradients.substitutes import Kind, SubstituteMode
+from vitattack.models.gradients.with_gradient_of import with_gradient_of
 from vitattack.models.victim import Victim, View
 
 
@@ -41,7 +37,7 @@ class StraightThrough(View):
     def __init__(self, victim: Victim, detour: Detour) -> None:
         super().__init__(victim)
         self.detour = detour
-        self.seen: dict[str, int] = {}
+        self.seen: frozenset[Kind] = frozenset()  # kinds met in the last forward with a gradient
 
     def forward(self, x: Tensor) -> Tensor:
         if not (torch.is_grad_enabled() and x.requires_grad):
@@ -57,11 +53,10 @@ class StraightThrough(View):
                     stack.callback(module.register_forward_hook(_around).remove)
             stack.enter_context(mode)
             logits = self.victim(x)
-        mode.forget()
-        self.seen = dict(mode.seen)
+        mode.selections.clear()
         if "function" in self.detour.kinds:
-            for node in list(custom_functions(logits)):
-                self.seen["function"] = self.seen.get("function", 0) + pass_through(node)
+            mode.seen["function"] = go_around_functions(logits)
+        self.seen = frozenset(kind for kind, count in mode.seen.items() if count)
         return logits
 
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
