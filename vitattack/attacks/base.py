@@ -37,6 +37,7 @@ class Crafted(NamedTuple):
 
     x_adv: Tensor
     evidence: Mapping[str, Tensor]
+    doubts: tuple[str, ...] = ()  # reasons not to trust what was found, about all samples together
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Traits:
     sources: tuple[str, ...] = ()  # models queried besides the victim; their digests are part of the job's key
     depth: int = 0  # nested levels of fresh noise, each with random streams of its own
     near_boundary: bool = False  # candidates lie just across the decision boundary, hence transfer poorly
+    without_gradient: bool = False  # it looks for gradients itself, and goes on without
     second_try: bool = True  # an unconfirmed success is retried with other noise
     attention: bool = False  # attacks through scaled attention and reports as a referee
 

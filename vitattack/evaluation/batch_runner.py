@@ -146,6 +146,7 @@ class BatchRunner:
         """Candidates, and the passes counted per sample."""
         with seeded(rng.child("noise of the model")):
             crafted, passes = call_attack(self.attack, self.victim, x, y, rng)
+        self.doubt(*crafted.doubts)
         return crafted, _shared(passes, crafted.evidence, len(x), x)
 
 

@@ -15,6 +15,6 @@ def call_attack(attack: Attack, victim: Victim, x: Tensor, y: Tensor, rng: Sampl
     """Candidates with evidence, and the passes they took."""
     with counting_passes(victim) as passes, lost_gradients_named(victim, x):
         crafted = attack(victim, x, y, rng=rng)
-    if "no_gradient" not in crafted.evidence:  # it went on without
+    if not attack.traits.without_gradient:
         require_gradient(victim, x, passes)
     return crafted, passes

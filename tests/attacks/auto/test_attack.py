@@ -14,9 +14,11 @@ from vitattack import evaluate
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import BLOCK, Auto
 from vitattack.attacks.auto.auto_stage import AutoStage
+from vitattack.attacks.auto.block import WATCHED
 from vitattack.attacks.auto.model_checks import AGREEMENT, agreement, attention
 from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
 from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search
+from vitattack.attacks.gradient.fidelity import FORWARDS
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.architectures.small import SMALL
@@ -50,6 +52,11 @@ def levels(n: int) -> tuple[Victim, Tensor, Tensor]:
     return victim, x, torch.zeros(n, dtype=torch.long)
 
 
+def watched(row: int, fidelity: int) -> int:
+    """Forwards of a sample before the first stage: one of the block's first, and those of the gradients' fidelity."""
+    return (row == 0) + fidelity * (row < WATCHED)
+
+
 def test_who_stands_is_who_autoattacks_gradients_leave() -> None:
     victim = tiny_vit()
     x = toy_pictures(24, seed=5)
@@ -66,8 +73,8 @@ def test_only_the_nearest_quarter_pays_for_a_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
     opening = 1 + 9 * 6
-    assert evidence["forwards"].tolist() == [opening + (row == 0) + 22 * (row >= 48) for row in range(64)]
-    assert evidence["backwards"].tolist() == [45 + 20 * (row >= 48) for row in range(64)]
+    assert evidence["forwards"].tolist() == [opening + watched(row, FORWARDS) + 22 * (row >= 48) for row in range(64)]
+    assert evidence["backwards"].tolist() == [45 + (row < WATCHED) + 20 * (row >= 48) for row in range(64)]
     assert evidence["margin"].argsort().tolist() == list(range(64))
 
 
@@ -109,7 +116,7 @@ def test_a_model_without_attention_is_attacked_without_views() -> None:
     x = toy_pictures(4)
     y = victim(x).detach().argmax(1)
     evidence = built("auto(long=4)", LpBall("linf", 1e-6))(victim, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
-    assert not bool(evidence["fooled"].any()) and int(evidence["forwards"].max()) == 1 + 1 + 9 * 6 + 2 * 5
+    assert not bool(evidence["fooled"].any()) and int(evidence["forwards"].max()) == 1 + FORWARDS + 1 + 9 * 6 + 2 * 5
 
 
 def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(
@@ -154,7 +161,7 @@ def test_a_budget_below_the_first_stage_is_refused() -> None:
 def test_until_converged_every_survivor_pays_for_the_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10, until=converged)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
-    assert evidence["forwards"].tolist() == [1 + 9 * 6 + (row == 0) + 22 for row in range(64)]
+    assert evidence["forwards"].tolist() == [1 + 9 * 6 + watched(row, FORWARDS) + 22 for row in range(64)]
 
 
 def test_bfloat16_gradients_agree_where_attention_is_flat_and_not_where_it_is_peaked() -> None:

@@ -19,8 +19,8 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
-from vitattack.attacks.auto.numbering import ALL, BLIND, MOST, NAMES, TAIL
-from vitattack.attacks.auto.report import ran_blind, report_sections
+from vitattack.attacks.auto.numbering import ALL, DETOUR, MOST, NAMES, SELDOM, TAIL
+from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
@@ -48,6 +48,8 @@ LOOKS = 2  # forwards of the block's first image before any stage
 class Auto(InBall):
     """Opening stages on all samples, then rounds on those nearest to the boundary, and on all while a round breaks some.
 
+    Where the model does not do what its gradient promises, rounds take a `detour` first: substitute gradients.
+
     If attention saturates on the first images of the block, so that gradients mislead, rounds are the `hard` ones and end
     after two without a success. There are at most `most` rounds. With a budget of `passes` per sample, rounds run on all
     samples until it is spent; with `until`, until one breaks none. With `half` the search runs in bfloat16 where gradients
@@ -59,6 +61,7 @@ class Auto(InBall):
     rounds: tuple[AutoStage, ...]
     hard: tuple[AutoStage, ...]
     tail: AutoStage
+    detour: AutoStage
     share: float = 0.25
     least: int = 8
     most: int = MOST
@@ -70,7 +73,7 @@ class Auto(InBall):
     @property
     def traits(self) -> Traits:
         # a budget does not pay for a second try
-        return Traits(block=BLOCK, near_boundary=True, second_try=self.passes is None)
+        return Traits(block=BLOCK, near_boundary=True, without_gradient=True, second_try=self.passes is None)
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -79,11 +82,11 @@ class Auto(InBall):
     def with_parts(self, parts: Sequence[Attack]) -> Auto:
         changed = iter([stage._replace(attack=part) for stage, part in zip(self.every_stage, parts, strict=True)])
         opening, rounds, hard = (tuple(islice(changed, len(of))) for of in (self.opening, self.rounds, self.hard))
-        return replace(self, opening=opening, rounds=rounds, hard=hard, tail=next(changed))
+        return replace(self, opening=opening, rounds=rounds, hard=hard, tail=next(changed), detour=next(changed))
 
     @property
     def every_stage(self) -> tuple[AutoStage, ...]:
-        return (*self.opening, *self.rounds, *self.hard, self.tail)
+        return (*self.opening, *self.rounds, *self.hard, self.tail, self.detour)
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Auto:
         return self  # stages learn nothing, and targets are ranked for every image
@@ -96,7 +99,7 @@ class Auto(InBall):
 
     def report(self, run: Run) -> tuple[Section, ...]:
         own = report_sections(run, budget=self.passes, converges=self.until is not None)
-        shown = ALL if ran_blind(run.records) else ALL[: -len(BLIND)]
+        shown = ALL if any(ran(name, run.records) for name in SELDOM) else ALL[: -len(SELDOM)]
         return (*own, *stages.stage_section(shown, run, in_notes=False))
 
     def price(self, query: PriceQuery) -> Price:
@@ -105,6 +108,8 @@ class Auto(InBall):
         The assurance adds at most 15 %, unless it escalates.
         """
         spent = sum_of(stage.price(query) for stage in self.opening).plus(PassesPerImage(LOOKS))
+        if self.passes is None:
+            spent = spent.plus(model_checks.FIDELITY_PASSES)
         rounds = [stage.price(query) for stage in self.rounds]
         if self.passes is None:
             return Price(spent.plus(sum_of(rounds)))
@@ -159,11 +164,14 @@ class Auto(InBall):
                     self._attack(block)
             except NoGradient:
                 block.run_blind()
-        return Crafted(block.x_adv, block.evidence)
+        return Crafted(block.x_adv, block.evidence, block.doubts)
 
     def _attack(self, block: SampleBlock) -> None:
-        with stage("looking for saturated attention"):
+        with stage("looking at gradients and attention"):
             block.probe()
+        if block.lost and block.detour is None:
+            block.run_blind()
+            return
         self._search(block)
         if block.half is not None and block.run((self.tail,), block.survivors(), 0):
             block.half = None  # bfloat16 missed a success: search again in float32
@@ -172,14 +180,17 @@ class Auto(InBall):
     def _search(self, block: SampleBlock, *, again: bool = False) -> None:
         """Run the opening and the rounds; a second search numbers its rounds onwards and so draws other noise."""
         before = self.most + 1 if again else 0
-        block.run(self.opening, block.survivors(), before)
+        if not block.lost:
+            block.run(self.opening, block.survivors(), before)
         rounds, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
+        if block.detour is not None:
+            rounds = (self.detour,) if block.lost else (self.detour, *rounds)
         idle = 0  # consecutive rounds without a success
         on_all = self.passes is not None or self.until is not None
         # unlimited rounds end, too: with the budget, or with the first round that breaks none
         for turn in count(before + 1) if on_all else range(before + 1, before + 1 + self.most):
             rows = block.survivors()
-            if turn == before + 1 and not on_all:
+            if turn == before + 1 and not on_all and block.detour is None:
                 rows = block.nearest(rows, max(self.least, round(self.share * len(rows))))
             spent = block.spent
             idle = 0 if block.run(rounds, rows, turn) else idle + 1
@@ -218,6 +229,7 @@ def auto(
         runs(long),
         (AutoStage("view", replace(short, steps=20), SCALE), *runs(2 * long)),
         AutoStage(TAIL, replace(short, steps=4)),
+        AutoStage(DETOUR, targets(replace(short, steps=2 * steps), k=k), detour=True),
         passes=passes,
         until=until,
     )

@@ -14,11 +14,12 @@ STAGE_OVERHEAD = 5
 
 
 class AutoStage(NamedTuple):
-    """A named attack and the attention scale of the view it runs through; 1 for the plain victim."""
+    """A named attack, and the view it runs through: scaled attention unless `scale` is 1, or the block's detour."""
 
     name: str
     attack: Attack
     scale: float = 1.0
+    detour: bool = False
 
     def price(self, query: PriceQuery) -> PassesPerImage:
         """Passes spent on a sample that the stage does not break."""

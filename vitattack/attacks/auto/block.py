@@ -10,9 +10,12 @@ from torch import Tensor
 from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage
 from vitattack.attacks.auto.blind import blind_stages
-from vitattack.attacks.auto.numbering import ALL, BLIND, TAIL
+from vitattack.attacks.auto.detours import Chosen, choose
+from vitattack.attacks.auto.numbering import ALL, BLIND, SELDOM, TAIL
 from vitattack.attacks.base import blank_search
 from vitattack.attacks.compose import confirmed
+from vitattack.attacks.gradient.fidelity import TRUSTED
+from vitattack.attacks.price import PassesPerImage
 from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
@@ -45,18 +48,22 @@ class SampleBlock:
         self.half: Half | None = None
         self.layers: AttentionMap | None = None
         self.saturated = False
+        self.lost = False  # whether the victim has no gradient
+        self.detour: Chosen | None = None  # a view with better gradients than the victim's
         for name in ("stage", "round"):
             self.evidence[name] = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
         self.evidence["ce_flat"] = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
     def probe(self) -> None:
-        """Probe the model on the first images: saturation of the attention, and agreement of bfloat16 gradients."""
+        """Probe the model on the first images: saturation of its attention, and whether its gradients can be trusted."""
         x, y, first = self.x[:WATCHED], self.y[:WATCHED], slice(0, WATCHED)
         self.layers, self.saturated = model_checks.attention(self.victim, x)
         self.evidence["saturated"] = torch.full_like(self.evidence["fooled"], self.saturated)
         self.evidence["forwards"][:1] += 1
         self.evidence["forwards"][first] += len(self.layers) > 0
-        if self.settings.half:
+        if self.settings.budget is None:
+            self._check_gradients(x, y, first)
+        if self.settings.half and self.detour is None:
             half = Half(self.victim)
             rng = self.rng[torch.arange(len(x))].child("agreement")
             agreement = model_checks.agreement(self.victim, half, self.settings.ball, x, y, rng)
@@ -65,12 +72,29 @@ class SampleBlock:
                 self.evidence[passes][first] += model_checks.PASSES // 2
             self.half = half if agreement >= model_checks.AGREEMENT else None
 
+    def _check_gradients(self, x: Tensor, y: Tensor, first: slice) -> None:
+        """Look for a detour where the model does not do what its gradients promise."""
+        rng, ball = self.rng[torch.arange(len(x))], self.settings.ball
+        fidelity, self.lost = model_checks.trust(self.victim, ball, x, y, rng.child("fidelity"))
+        self.evidence["fidelity"] = torch.full_like(self.evidence["margin"], fidelity)
+        spent = PassesPerImage(1) if self.lost else model_checks.FIDELITY_PASSES
+        if fidelity < TRUSTED:
+            self.detour, trials = choose(self.victim, ball, x, y, rng.child("detour"))
+            spent = spent.plus(trials.times(1 / len(x)))
+        self.evidence["forwards"][first] += round(spent.forwards)
+        self.evidence["backwards"][first] += round(spent.backwards)
+
     def run_blind(self) -> None:
         """Go on with attacks that use logits alone, since the model has no gradient."""
         self.half = None
         for name in ("no_gradient", "zero_grad"):
             self.evidence[name] = torch.ones_like(self.evidence["fooled"])
         self.run(blind_stages(self.settings.ball, self.settings.budget), self.survivors(), 0)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The detour taken, which no record names."""
+        return (f"gradients that lead nowhere were replaced: {self.detour.change}",) if self.detour else ()
 
     @property
     def spent(self) -> int:
@@ -114,7 +138,10 @@ class SampleBlock:
 
     def _run(self, stage: AutoStage, rows: Tensor, turn: int) -> None:
         view: Attackable = self.victim
-        if stage.scale != 1:
+        if stage.detour:
+            assert self.detour is not None
+            view = self.detour.view
+        elif stage.scale != 1:
             assert self.layers is not None
             factors = torch.full((len(self.layers),), stage.scale, device=self.x.device)
             view = Rescaled(self.victim, factors, layers=self.layers)
@@ -127,8 +154,8 @@ class SampleBlock:
     def _run_through(self, stage: AutoStage, view: Attackable, rows: Tensor, turn: int) -> Tensor:
         """Run a stage through a view and record it; returns the rows whose claims the plain victim does not confirm."""
         stream = self.rng[rows].child(stage.name, turn)
-        number = (ALL if stage.name in BLIND else self.settings.stage_names).index(stage.name)
-        x_adv, crafted = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
+        number = (ALL if stage.name in SELDOM else self.settings.stage_names).index(stage.name)
+        x_adv, crafted, _ = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
         claims, own = crafted["fooled"], self.evidence
         fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
         self.x_adv[rows] = x_adv

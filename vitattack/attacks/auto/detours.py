@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,25 +11,24 @@ from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
 from vitattack.attacks.gradient.variants import pgd
 from vitattack.attacks.losses.plain import Margin
+from vitattack.attacks.price import PassesPerImage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.gradients.culprits import culprits, front
 from vitattack.models.gradients.straight_through import Detour, StraightThrough
 from vitattack.models.gradients.substitutes import KINDS
+from vitattack.models.lost_gradients import find_lost_gradient
 from vitattack.models.victim import Victim, frozen
 from vitattack.threats.lp import LpBall
 
 STEPS = 10  # of a trial
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A view, what it changes, and the passes that the choice took on each image it was tried on."""
+class Chosen(NamedTuple):
+    """A view, and in words what it changes."""
 
     view: Attackable
-    name: str
-    forwards: int
-    backwards: int
+    change: str
 
 
 def views(victim: Victim, ball: LpBall, x: Tensor, rng: SampleRng) -> dict[str, Attackable]:
@@ -49,18 +48,20 @@ def views(victim: Victim, ball: LpBall, x: Tensor, rng: SampleRng) -> dict[str, 
     return {f"straight-through around {detour}": StraightThrough(victim, detour) for detour in detours}
 
 
-def choose(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> Chosen | None:
-    """The view through which a short attack gets furthest on the plain model, if further than without one."""
+def choose(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Chosen | None, PassesPerImage]:
+    """The view through which a short attack gets furthest on the plain model, if further than without one.
+
+    Returns the passes of all trials together, too.
+    """
     trial = pgd(ball, steps=STEPS, loss=Margin(), start=Corner(), rule=HeavyBall(2.0, Cosine()))
-    forwards = backwards = 0
-    best, chosen = None, None
-    for name, view in {"": victim, **views(victim, ball, x, rng)}.items():
+    best, chosen, spent = (-1, 0.0), None, PassesPerImage()
+    for change, view in {"": victim, **views(victim, ball, x, rng)}.items():
+        lost = find_lost_gradient(view, x[:1])
+        if lost is not None and lost.cause != "zero":
+            continue
         evidence = trial(view, x, y, rng=rng.child("trial")).evidence
-        forwards, backwards = (
-            spent + int(evidence[kind].sum()) for spent, kind in ((forwards, "forwards"), (backwards, "backwards"))
-        )
+        spent = spent.plus(PassesPerImage(*(int(evidence[kind].sum()) for kind in ("forwards", "backwards"))))
         reached = int(evidence["fooled"].sum()), float(evidence["margin"].mean())
-        if best is None or reached > best:
-            best, chosen = reached, (name, view)
-    assert chosen is not None
-    return Chosen(chosen[1], chosen[0], forwards, backwards) if chosen[0] else None
+        if reached > best:
+            best, chosen = reached, Chosen(view, change) if change else None
+    return chosen, spent

@@ -1,19 +1,24 @@
-"""Probes of a model on the first images of a block: saturation of the attention, and agreement of bfloat16 gradients."""
+"""Probes of a model on the first images of a block: saturation of its attention, and whether its gradients can be trusted."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitattack.attacks.gradient.fidelity import FORWARDS, gradient_fidelity
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import HeavyBall
 from vitattack.attacks.losses.base import logit_margin
+from vitattack.attacks.price import PassesPerImage
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.saturation import SATURATED_GAP, SATURATED_ROWS
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.base import Attackable
+from vitattack.models.lost_gradients import NoGradient, find_lost_gradient, lost_gradients_named
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.views import UnsuitedPrecision
 from vitattack.threats.lp import LpBall
@@ -68,3 +73,24 @@ def _gradient(model: Attackable, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     loss = logit_margin(model(x), y)
     (grad,) = torch.autograd.grad(loss.sum(), x)
     return loss.detach(), grad.nan_to_num(0.0, 0.0, 0.0)
+
+
+class Trust(NamedTuple):
+    """How far the gradients of a model can be trusted, and whether they are `lost` altogether."""
+
+    fidelity: float
+    lost: bool
+
+
+FIDELITY_PASSES = PassesPerImage(FORWARDS, 1)
+
+
+def trust(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> Trust:
+    """Measure the gradient fidelity of half the images; a model without a gradient has none."""
+    try:
+        with frozen(victim), lost_gradients_named(victim, x[:1]):
+            fidelity = float(gradient_fidelity(victim, ball, x, y, rng).median())
+    except NoGradient:
+        return Trust(0.0, True)
+    lost = find_lost_gradient(victim, x[:1]) if fidelity == 0 else None
+    return Trust(fidelity, lost is not None and lost.cause != "zero")

@@ -1,4 +1,4 @@
-"""Stages of `auto` by name and number: its own, those of the assurance for survivors, those for models without gradients."""
+"""Stages of `auto` by name and number: its own, those of the assurance, those for models without gradients they can trust."""
 
 from __future__ import annotations
 
@@ -10,5 +10,7 @@ QUERIES, STEPS = 150, 20  # in the probe
 PROBE = (f"square({QUERIES})", f"apgd_ce({STEPS})", f"apgd margin({STEPS})")
 STAGES = (*(f"probe {name}" for name in PROBE), *(f"full {name}" for name in VERSIONS["standard"]))
 BLIND = ("blind random", "blind square")  # of logits alone, where the model has no gradient
-ALL = (*NAMES, *STAGES, *BLIND)
+DETOUR = "straight-through"  # through substitute gradients, where the model's own cannot be trusted
+ALL = (*NAMES, *STAGES, *BLIND, DETOUR)
+SELDOM = (*BLIND, DETOUR)  # stages that most models never see
 MOST = 8  # largest number of rounds without a budget

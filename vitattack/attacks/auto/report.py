@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import comb
 from typing import Any
 
-from vitattack.attacks.auto.numbering import ALL, BLIND, MOST, NAMES, PROBE, STAGES
+from vitattack.attacks.auto.numbering import ALL, DETOUR, MOST, NAMES, PROBE, SELDOM, STAGES
 from vitattack.attacks.base import BLIND_SHARE
+from vitattack.attacks.gradient.fidelity import TRUSTED
 from vitattack.core.percent import at_most
 from vitattack.core.table import Table
 from vitattack.records.record import SampleRecord
@@ -77,6 +78,7 @@ class AutoReport:
     last: int  # passes after which the last sample fell
     assured: AssuranceOutcome | None
     agreement: float | None  # between gradients in bfloat16 and float32, in the worst block
+    fidelity: float | None  # of gradients, in the worst block
 
     def json(self) -> dict[str, Any]:
         return {
@@ -85,6 +87,7 @@ class AutoReport:
             "last_fall": self.last,
             "assurance": self.assured.json() if self.assured else None,
             "bf16_agreement": self.agreement,
+            "gradient_fidelity": self.fidelity,
         }
 
     @property
@@ -97,6 +100,11 @@ class AutoReport:
             yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
         if self.assured:
             yield self.assured.note
+
+
+def ran(stage: str, records: Sequence[SampleRecord]) -> bool:
+    """Whether a stage ran on any sample."""
+    return any(f"spent {stage}" in r.evidence for r in records)
 
 
 def ran_blind(records: Sequence[SampleRecord]) -> bool:
@@ -131,7 +139,7 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     fell = [(int(r.evidence["stage"]), r.forwards + r.backwards) for r in attacked if r.status == "fooled"]
     broke = [number for number, _ in fell]
     bought = []
-    for name in (*NAMES, *BLIND):
+    for name in (*NAMES, *SELDOM):
         number = ALL.index(name)
         spent = [int(r.evidence.get(f"spent {name}", 0)) for r in attacked]
         if any(spent):
@@ -152,8 +160,11 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     robust = sum(r.status == "robust" for r in attacked)
     most = max((r.forwards + r.backwards for r in attacked), default=0)
     standing = tuple((b, robust + sum(p > b for _, p in fell)) for b in LADDER if b < most)
-    agreed = [float(r.evidence["agreement"]) for r in attacked if "agreement" in r.evidence]
-    return AutoReport(tuple(bought), standing, max((p for _, p in fell), default=0), assured, min(agreed, default=None))
+    agreed, kept = (
+        [float(r.evidence[name]) for r in attacked if name in r.evidence] for name in ("agreement", "fidelity")
+    )
+    last = max((p for _, p in fell), default=0)
+    return AutoReport(tuple(bought), standing, last, assured, min(agreed, default=None), min(kept, default=None))
 
 
 def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: bool) -> Iterator[str]:
@@ -169,6 +180,13 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
             f"{next_run('square(queries=20000)')}, or attack it through a model like it: vitattack transfer"
         )
         return
+    if report.fidelity is not None and report.fidelity < TRUSTED:
+        detours = sum(stage == DETOUR for stage, _ in fooled)
+        yield (
+            f"the model does not do what its gradients promise (agreement {report.fidelity:.2f} along short random steps, "
+            f"{TRUSTED:g} and more where gradients can be trusted): they may be masked and the number an upper bound "
+            f"({detours} samples fell to substitute gradients alone); {next_run('square(queries=20000)')}"
+        )
     blind = sum(bool(r.evidence.get("zero_grad")) for r in left)
     if blind > BLIND_SHARE * len(left):
         yield (

@@ -17,6 +17,7 @@ from vitattack.threats.lp import LpBall
 LENGTH = 1 / 16  # of the steps, in budgets
 DIRECTIONS = 8
 FORWARDS = 1 + DIRECTIONS  # per image, beside one backward
+LEAST = {"linf": 1 / 255, "l2": 0.05}  # budget that steps are a share of: rounding of float32 hides shorter ones
 TRUSTED = 0.5  # if fewer than half the images reach it, gradients are not trusted
 
 
@@ -48,4 +49,4 @@ def gradient_fidelity(model: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng
 
 def _moved(ball: LpBall, x: Tensor, rng: SampleRng, length: float) -> Tensor:
     """The images after a random step of a share of the budget, which may leave the box."""
-    return x + ball.ascend(rng.normal(x)) * (length * ball.eps)
+    return x + ball.ascend(rng.normal(x)) * (length * max(ball.eps, LEAST[ball.norm]))
