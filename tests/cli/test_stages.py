@@ -29,7 +29,7 @@ class Stages(Listener):
 @pytest.mark.parametrize(
     ("attack", "inside"),
     [
-        ("auto(passes=150)", ["checking the model", "looking for saturated attention", "targets", "runs", "steps"]),
+        ("auto(passes=150)", ["checking the model", "looking at gradients and attention", "targets", "runs", "steps"]),
         (
             "aas(pgd(steps=1), steps=1, restarts=2, calibration=4)",
             ["preparing the attack", "searching attention scales", "ranking attention scales", "steps"],

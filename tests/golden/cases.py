@@ -35,6 +35,7 @@ class Listed:
 
 PULLED_BACK = "the price of FAB, and so of AutoAttack, holds the gradient of the first point that is pulled back"
 
+FIDELITY = "auto looks at the gradients of a block's first images before it follows them"
 LISTED: tuple[Listed, ...] = (
     Listed("bench/demo", "result.front*", "value", "the front is of worst cases, and a paired test decides on it"),
     Listed("bench/demo", "result.worst_case*", "value", "the worst case of each model is new"),
@@ -42,6 +43,19 @@ LISTED: tuple[Listed, ...] = (
     Listed("plan/*", "result*backwards", "value", PULLED_BACK),
     Listed("plan/*", "result*flops*", "value", PULLED_BACK),
     Listed("plan/*", "result*hours*", "value", PULLED_BACK),
+    *(
+        Listed(case, where, most, FIDELITY)
+        for case in ("*/auto", "option/auto-*", "default/auto/*", "prices/attacks", "plan/*", "bench/*", "eval/*")
+        for where, most in (
+            ("samples*.evidence.*", "bytes"),
+            ("samples*wards", "bytes"),
+            ("result*forwards", "value"),
+            ("result*backwards", "value"),
+            ("result*.auto.*", "value"),
+            ("result.evidence.*wards", "value"),
+            ("result.evidence.fidelity", "value"),
+        )
+    ),
 )
 
 
