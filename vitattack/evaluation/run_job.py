@@ -75,9 +75,8 @@ def run(
             compared = read_batch(data, rows_to_compare(data), victim, device)[0]
             varies = recognised(victim, compared, job.seed, job.batch_size)
         scope.enter_context(marked_random(victim, varies.cause == "chance"))
-        if sink.todo or not attack.traits.learns or sink.learned() is None:  # its doubts may depend on the victim
-            with stage("preparing the attack"):
-                attack = prepared(attack, victim, calibration, job, sink)
+        with stage("preparing the attack"):  # for its doubts even if nothing is left to run
+            attack = prepared(attack, victim, calibration, job, sink)
         batches = BatchRunner(victim, attack, job, threat)
         if sink.todo:
             sink.note({"versions": package_versions(COMPUTING)})

@@ -19,6 +19,7 @@ from vitattack.core.files import cannot_write, json_text
 from vitattack.core.words import printable
 
 SCHEMA = 2
+LEARNED = {"attack": str, "forwards": int, "backwards": int, "seconds": float}  # beside the key `learned`
 END_OF_LINE = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
 
 
@@ -83,6 +84,14 @@ def load_intact(path: Path) -> dict[str, Any] | None:
     with suppress(Damaged, NewerSchema):
         return load(path)
     return None
+
+
+def load_learned(folder: Path) -> dict[str, Any] | None:
+    """What the attack of a job learned, with its price; raises Damaged, or NewerSchema."""
+    content = load(folder / "learned.json")
+    if content is not None and any(type(content.get(name)) is not kind for name, kind in LEARNED.items()):
+        raise Damaged("it does not hold what an attack learned")
+    return content
 
 
 def parsed(text: bytes) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from vitattack.records.record import SampleRecord
 from vitattack.records.record_file import RecordFile
 from vitattack.records.scan import Scan, scan
 from vitattack.records.schema_1 import is_of_schema_1, notes_of_schema_1, read_schema_1
-from vitattack.records.sealed import SCHEMA, Damaged, load, load_intact, move_aside, sealed_text
+from vitattack.records.sealed import SCHEMA, Damaged, load, load_intact, load_learned, move_aside, sealed_text
 
 Batches = Sequence[tuple[int, ...]]
 
@@ -158,7 +158,7 @@ class Sink:
     def learned(self) -> dict[str, Any] | None:
         """What the attack learned before its first batch, in this session or another."""
         try:
-            return load(self.folder / "learned.json")
+            return load_learned(self.folder)
         except Damaged as error:
             self.forget_learned(str(error))
             return None

@@ -14,7 +14,7 @@ from vitattack.records.report_section import Section
 from vitattack.records.result import Result
 from vitattack.records.scan import scan
 from vitattack.records.schema_1 import is_of_schema_1, records_of_schema_1
-from vitattack.records.sealed import load, load_intact
+from vitattack.records.sealed import load_intact, load_learned
 
 WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError, VitattackError)
 
@@ -35,7 +35,7 @@ def read_result(root: Path, name: str) -> Result | None:
             (*map(str, content["doubts"]), *other_versions(content["provenance"])),
             dict(content["provenance"]),
             folder,
-            load(folder / "learned.json"),
+            load_learned(folder),
             sections,
         )
         whole = job.folder == name and content["key"] == job.key and result.n == content["n"]
