@@ -11,6 +11,7 @@ from vitattack.attacks.aas.report import masking_verdict
 from vitattack.core.errors import UsageError
 from vitattack.records import stats
 from vitattack.records.result import Evaluation, Result
+from vitattack.records.sealed import load
 from vitattack.text.syntax import AttackSource, AttackSyntax
 
 # Besides restarts; the last one is the arbiter of underflow.
@@ -21,7 +22,9 @@ def read_scales(path: Path) -> tuple[tuple[float, ...], ...]:
     """Attention scales from a file: a list of lists of numbers, or the `learned.json` of an earlier run."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(content, dict) and "crc" in content:
+            load(path)
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, or damaged
         raise UsageError(f"cannot read scales from '{path}' ({error}): give JSON such as [[0.5, 0.3]]") from error
     if isinstance(content, dict):
         for key in ("learned", "found", "scales"):
