@@ -60,6 +60,28 @@ def test_a_later_call_goes_on_only_with_the_same_file(
     assert there.gets("/w")[2:] == (["bytes=1000000-"] if tagged else [None])
 
 
+@pytest.mark.parametrize("damage", ["byte", "note", "longer", "shorter"])
+def test_a_part_that_was_damaged_is_not_gone_on_with(
+    damage: str, there: Host, tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No hash of the whole is known, so the part's own checksum has to tell; bytes beyond it are cut off."""
+    monkeypatch.setattr(module, "TRIES", 1)
+    there.faults["/w"] = [cut(1_000_000), status(503)]
+    with pytest.raises(VitattackError):
+        download(there.url + "/w", tmp_path / "part")
+    part, note = tmp_path / "part", tmp_path / "part.json"
+    content = part.read_bytes()
+    if damage == "byte":
+        part.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    elif damage == "note":
+        note.write_bytes(b"{" + note.read_bytes())
+    else:
+        part.write_bytes(content + b"more" if damage == "longer" else content[:-1])
+    download(there.url + "/w", part)
+    assert part.read_bytes() == BODY
+    assert there.gets("/w")[2:] == (["bytes=1000000-"] if damage == "longer" else [None])
+
+
 def test_a_pinned_file_goes_on_without_a_tag(there: Host, tmp_path: Path, waits: list[float]) -> None:
     there.tagged = False
     (tmp_path / "part").write_bytes(BODY[:123])

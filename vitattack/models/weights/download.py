@@ -11,6 +11,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.files import no_pipe
 from vitattack.core.words import printable
 from vitattack.models.weights.pace import PacedBody, PacedHTTP, PacedHTTPS, TooSlow
 from vitattack.models.weights.safe_load import looks_like
@@ -28,6 +30,7 @@ TRIES = 5  # in a row without progress
 LONGEST_WAIT = 60.0  # seconds; if a host asks for more, the next mirror is tried
 TIMEOUT = 30.0
 CHUNK = 1 << 20
+UNNOTED = 8 << 20  # bytes after which the checksum of a part is noted: what a kill costs
 FIRST = 4096  # bytes that tell a web page from a file
 LARGEST = 64 << 30
 LARGEST_PAGE = 1 << 18
@@ -86,17 +89,18 @@ def download(
 ) -> None:
     """Download `url` into the file `part`, resuming where an earlier call stopped.
 
-    A part of an earlier process is resumed if the host can confirm that its file is unchanged, or if the hash of the
-    whole is `pinned`.
+    A part of an earlier process is resumed if the hash of the whole is `pinned`; otherwise as far as its checksum was noted,
+    and if the host can confirm that its file is unchanged.
     """
     state = part.with_name(part.name + ".json")
     left, confirmed, own_part = TRIES, False, False
     while True:
         have = part.stat().st_size if part.is_file() else 0
         known = _read(state) if have else {}
-        if have and not (known.get("validator") or pinned or own_part):
-            part.unlink()
-            have = 0
+        if have and not (pinned or own_part):
+            have = _cut_to_noted(part, known) if known.get("validator") else 0
+            if not have:
+                part.unlink()
         own_part = True
         try:
             _try_once(url, part, state, have, known, size, progress)
@@ -135,7 +139,7 @@ def _try_once(
             headers["If-Range"] = known["validator"]
     try:
         with _opener(url).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:  # noqa: S310
-            _write_body(answer, part, state, have, size, progress)
+            _write_body(answer, part, state, have, known, size, progress)
     except urllib.error.HTTPError as error:
         with error:  # it holds the connection
             if error.code == 416 and have:  # the part is not one of this file, or all of it: ask for the whole
@@ -170,7 +174,13 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
 
 
 def _write_body(
-    answer: Any, part: Path, state: Path, have: int, size: int | None, progress: Callable[[int, int | None], None]
+    answer: Any,
+    part: Path,
+    state: Path,
+    have: int,
+    known: dict[str, Any],
+    size: int | None,
+    progress: Callable[[int, int | None], None],
 ) -> None:
     """Write the body of an answer: appended if the host resumes, from the start if it does not."""
     length = answer.headers.get("Content-Length")
@@ -193,25 +203,58 @@ def _write_body(
         raise WebPage((chunk + sent.read_up_to(LARGEST_PAGE - FIRST)).decode("utf-8", "replace"))
     if total is not None and size is not None and total != size:
         raise DownloadFailed(f"{_host(answer.url)} has {total:,} bytes, and the zoo says {size:,}: it is another file")
-    if not resumed:
-        validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        state.write_text(json.dumps({"validator": "" if validator.startswith("W/") else validator}))
+    validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+    note = {"validator": known.get("validator") if resumed else "" if validator.startswith("W/") else validator}
+    crc, noted = _checksum(part, done), done
+    _write_note(state, note, done, crc)
     limit = min(LARGEST, size or LARGEST)
     with part.open("ab" if resumed else "wb") as stream:
-        while chunk:
-            done += len(chunk)
-            if done > limit:
-                stream.truncate(0)
-                raise DownloadFailed(f"{_host(answer.url)} sends more than {limit:,} bytes: it is another file")
-            stream.write(chunk)
-            progress(done, total)
-            try:
-                chunk = sent.read(CHUNK)
-            except http.client.IncompleteRead as error:
-                stream.write(error.partial)
-                raise
+        try:
+            while chunk:
+                if done + len(chunk) > limit:
+                    stream.truncate(0)
+                    raise DownloadFailed(f"{_host(answer.url)} sends more than {limit:,} bytes: it is another file")
+                stream.write(chunk)
+                done, crc = done + len(chunk), zlib.crc32(chunk, crc)
+                progress(done, total)
+                if done - noted >= UNNOTED:
+                    stream.flush()
+                    _write_note(state, note, done, crc)
+                    noted = done
+                try:
+                    chunk = sent.read(CHUNK)
+                except http.client.IncompleteRead as error:
+                    stream.write(error.partial)
+                    done, crc = done + len(error.partial), zlib.crc32(error.partial, crc)
+                    raise
+        finally:
+            _write_note(state, note, done, crc)
     if total is not None and done < total:
         raise _Interrupted("broke off")
+
+
+def _write_note(state: Path, note: dict[str, Any], size: int, crc: int) -> None:
+    state.write_text(json.dumps({**note, "bytes": size, "crc": crc}))
+
+
+def _cut_to_noted(part: Path, known: dict[str, Any]) -> int:
+    """Cut a part to the bytes that its note vouches for; returns how many they are, 0 if they are others by now."""
+    size = known.get("bytes")
+    if type(size) is not int or not 0 < size <= part.stat().st_size or _checksum(part, size) != known.get("crc"):
+        return 0
+    with part.open("r+b") as stream:
+        stream.truncate(size)
+    return size
+
+
+def _checksum(part: Path, size: int) -> int:
+    """The checksum of the first bytes of a file."""
+    crc = 0
+    if size:
+        with part.open("rb") as stream:
+            while size and (chunk := stream.read(min(size, CHUNK))):
+                size, crc = size - len(chunk), zlib.crc32(chunk, crc)
+    return crc
 
 
 def _retry_after(text: str | None) -> float | None:
@@ -228,7 +271,7 @@ def _retry_after(text: str | None) -> float | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(no_pipe(path).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
