@@ -36,6 +36,8 @@ def state(done: TrainedRun) -> dict[str, Any]:
     content.pop("seconds")
     content["loop"]["tally"].pop("seconds", None)
     content["best"].pop("seconds")
+    for row in content["epochs"]:
+        row.pop("seconds")
     return content
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import read_json
+from vitattack.core.files import no_pipe, read_json
 from vitattack.core.locks import lock_file
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
 from vitattack.train.loop.logs import is_row, read_rows
 from vitattack.train.loop.reporter import Row
+from vitattack.train.loop.result_checksum import with_checksum
 from vitattack.train.recipe import Recipe
 from vitattack.train.recipe_file import recipe_from_json
 from vitattack.train.recipe_parts import canonical_recipe
@@ -55,9 +56,15 @@ def finished_run(folder: Path) -> TrainedRun | None:
     schema = result.get("schema")
     if type(schema) is int and schema > SCHEMA:
         raise UsageError(f"{path} was written by a newer vitattack: update it, or give another --out")
+    crc, epochs = result.get("crc"), result.get("epochs")
+    if crc is None:  # of the first versions
+        epochs = read_rows(folder / "epochs.jsonl")
+    elif result != with_checksum(result) or not (isinstance(epochs, list) and all(map(is_row, epochs))):
+        return None
     if schema != SCHEMA or not _is_whole(result) or not _has_weights(folder, result["weights"]):
         return None
-    return TrainedRun(folder, tuple(read_rows(folder / "epochs.jsonl")), result)
+    shown = {name: value for name, value in result.items() if name not in ("crc", "epochs")}
+    return TrainedRun(folder, tuple(epochs), shown)
 
 
 def _is_whole(result: dict[str, Any]) -> bool:
@@ -95,7 +102,7 @@ def locked_folder(folder: Path, *, owner: bool) -> Iterator[None]:
     """Create the folder and, as its owner, keep other runs out of it; the lock of a killed process is free again."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / ".lock").open("w")
+        stream = no_pipe(folder / ".lock").open("w")
     except OSError as error:
         raise UsageError(f"cannot write {folder} ({error.strerror}): give another folder with --out") from error
     with stream:

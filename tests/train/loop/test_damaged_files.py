@@ -57,6 +57,43 @@ def test_a_finished_run_is_shown_again_whatever_became_of_its_files(
         }
 
 
+OTHER_NUMBERS = {
+    "digit": lambda content: content.replace(b'"loss": 2.', b'"loss": 1.', 1),
+    "deleted": lambda content: b"",
+    "row": lambda content: content.split(b"\n", 1)[1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"), [("result.json", "digit"), *(("epochs.jsonl", damage) for damage in OTHER_NUMBERS)]
+)
+def test_another_number_in_a_file_of_a_finished_run_is_shown_nowhere(
+    finished: TrainedRun, tmp_path: Path, name: str, damage: str
+) -> None:
+    folder = tmp_path / finished.folder.name
+    shutil.copytree(finished.folder, folder)
+    before = (folder / name).read_bytes()
+    (folder / name).write_bytes(OTHER_NUMBERS[damage](before))
+    assert (folder / name).read_bytes() != before
+    again = run(RECIPE, tmp_path, log_every=1)
+    assert again.epochs == finished.epochs
+    assert (again.result["best"], again.result["last"]) == (finished.result["best"], finished.result["last"])
+
+
+@pytest.mark.parametrize("damage", OTHER_NUMBERS)
+def test_epochs_before_a_checkpoint_outlive_their_log(finished: TrainedRun, tmp_path: Path, damage: str) -> None:
+    with pytest.raises(Killed):
+        run(RECIPE, tmp_path, KillAt(20), save_every=4, log_every=1)
+    (path,) = tmp_path.glob("*/epochs.jsonl")
+    path.write_bytes(OTHER_NUMBERS[damage](path.read_bytes()))
+    hearing = Hearing()
+    again = run(RECIPE, tmp_path, hearing, log_every=1)
+    passing = {"seconds"}
+    rows = [[{k: v for k, v in row.items() if k not in passing} for row in each.epochs] for each in (again, finished)]
+    assert rows[0] == rows[1]
+    assert any("those of the checkpoint are back" in text for text in hearing.warned)
+
+
 @pytest.mark.parametrize("name", ["epochs.jsonl", "steps.jsonl"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_log_does_not_end_a_resume(finished: TrainedRun, tmp_path: Path, name: str, damage: str) -> None:

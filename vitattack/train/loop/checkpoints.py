@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import is_disk_full, replace_content
+from vitattack.core.files import is_disk_full, no_pipe, replace_content
 
 FORMAT = 1
 
@@ -58,7 +58,7 @@ class Checkpoints:
         for path in reversed(paths):
             content: Any = None
             with suppress(Exception):
-                content = torch.load(path, map_location="cpu", weights_only=True)
+                content = torch.load(no_pipe(path), map_location="cpu", weights_only=True)
             number = content.get("format") if isinstance(content, dict) else None
             if number == FORMAT:
                 return path, content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -18,12 +18,23 @@ from vitattack.train.loop.trackers import open_tracker
 class RunLog:
     """`steps.jsonl`, `epochs.jsonl` and `epochs.csv`; on resume, rows after `step` are dropped, since they will be repeated.
 
-    Lines that are no rows are kept beside the file, and `damaged` tells of them.
+    Lines that are no rows are kept beside the file, and `damaged` tells of them. `epochs` are the rows that a checkpoint
+    holds; what the file holds in their place gives way to them.
     """
 
-    def __init__(self, folder: Path, step: int, trackers: Sequence[str] = (), about: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        trackers: Sequence[str] = (),
+        about: Mapping[str, Any] | None = None,
+        epochs: Sequence[Row] | None = None,
+    ) -> None:
         self._steps, self._epochs, self._csv = (folder / n for n in ("steps.jsonl", "epochs.jsonl", "epochs.csv"))
         self.damaged = [note for path in (self._steps, self._epochs) if (note := _drop_rows_after(path, step))]
+        if epochs is not None and _text(self.epochs()) != _text(epochs):
+            write_atomically(self._epochs, _text(epochs))
+            self.damaged.append(f"rows of {self._epochs} were missing or damaged: those of the checkpoint are back")
         self._write_csv()
         self._trackers = [open_tracker(name, folder, dict(about or {})) for name in trackers]
 
@@ -80,7 +91,7 @@ def _is_number(value: object) -> bool:
 
 
 def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines() if path.exists() else []
+    return path.read_bytes().splitlines() if path.is_file() else []
 
 
 def _row(line: bytes) -> Row | None:
@@ -91,9 +102,13 @@ def _row(line: bytes) -> Row | None:
     return content if is_row(content) else None
 
 
+def _text(rows: Iterable[Row]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 def _drop_rows_after(path: Path, step: int) -> str | None:
     """Drop rows after `step`, move lines that are no rows aside, and return a note about those."""
-    if not path.exists():
+    if not path.is_file():
         return None
     lines = _lines(path)
     damaged = [line for line in lines if line and _row(line) is None]
@@ -103,6 +118,5 @@ def _drop_rows_after(path: Path, step: int) -> str | None:
     if damaged:
         with path.with_name(f"{path.name}.damaged").open("ab") as stream:
             stream.writelines(line + b"\n" for line in damaged)
-    rows = [row for row in read_rows(path) if row["step"] <= step]
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomically(path, _text([row for row in read_rows(path) if row["step"] <= step]))
     return f"{len(damaged)} damaged lines of {path} were moved to {path.name}.damaged" if damaged else None

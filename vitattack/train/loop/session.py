@@ -22,6 +22,7 @@ from vitattack.train.loop.early_stop import EarlyStop, TrainingStopped
 from vitattack.train.loop.epoch_probes import AccuracyProbe, AttentionProbe
 from vitattack.train.loop.logs import RunLog, is_row
 from vitattack.train.loop.reporter import Reporter, Row
+from vitattack.train.loop.result_checksum import with_checksum
 from vitattack.train.loop.training_loop import Observer, TrainingLoop
 from vitattack.train.loop.training_model import safetensors_bytes
 from vitattack.train.objectives.standard import Standard
@@ -58,6 +59,7 @@ class Session(Observer):
         self.seconds, self._since = 0.0, time.monotonic()
         self.processes = loop.run.processes
         self.log: RunLog | None = None
+        self._past: list[Row] | None = None  # rows of the epochs before the checkpoint
 
     def resume(self) -> None:
         """Resume from the newest checkpoint, if there is one, and open the logs."""
@@ -78,7 +80,7 @@ class Session(Observer):
                     "by another version: start over with --fresh"
                 ) from error
         if self.processes.is_main:
-            self.log = RunLog(self.folder, run.step, self.options.log, self.recipe.json())
+            self.log = RunLog(self.folder, run.step, self.options.log, self.recipe.json(), self._past)
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
             for note in self.log.damaged:
                 self.reporter.warn(note)
@@ -93,6 +95,10 @@ class Session(Observer):
         if best is not None and not (is_row(best) and {"epoch", "loss", self.criterion} <= best.keys()):
             raise ValueError("its best epoch has no numbers")
         self.best, self.seconds = best, float(state["seconds"])
+        past = state.get("epochs")  # not in checkpoints of the first versions
+        if past is not None and not (isinstance(past, list) and all(map(is_row, past))):
+            raise ValueError("its epochs have no numbers")
+        self._past = past
 
     def step(self, row: Row) -> None:
         if self.log is not None:
@@ -111,6 +117,7 @@ class Session(Observer):
                 "loop": state,
                 "watch": self.early_stop.state_dict(),
                 "best": self.best,
+                "epochs": self.log.epochs() if self.log is not None else [],
                 "seconds": self.seconds,
             }
             self.checkpoints.save(self.loop.run.step, content)
@@ -169,7 +176,7 @@ class Session(Observer):
             "hours": round(self._seconds() / 3600, 4),
             "provenance": {"threads": torch.get_num_threads(), **machine_facts(self.processes.device)},
         }
-        write_atomically(self.folder / "result.json", json_text(result))
+        write_atomically(self.folder / "result.json", json_text(with_checksum({**result, "epochs": rows})))
 
     def _aside(self, may_go_on: bool) -> str:
         """What to know about a run that is stopped: its best weights, and how it would go on regardless."""
