@@ -14,6 +14,11 @@ import pytest
 from vitattack.core import file_hashes, files
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import FileState, remembered_sha256
+from vitattack.core.locks import cache_lock
+from vitattack.core.words import safe_file_name
+from vitattack.records.record_file import RecordFile
+from vitattack.records.sealed import Damaged, load
+from vitattack.train.run_folder import locked_folder
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +172,32 @@ def test_a_failed_replacement_keeps_what_was_there(tmp_path: Path) -> None:
         beside.write_text("half")
         raise KeyError
     assert path.read_text() == "old" and [each.name for each in tmp_path.iterdir() if each.is_file()] == [path.name]
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert files.read_json(pipe) is None
+    with pytest.raises(Damaged, match="not a file"):
+        load(pipe)
+    with pytest.raises(OSError, match="not a file"):
+        files.append_line(pipe, "{}")
+    with pytest.raises(UsageError, match=r"cannot write .*pipe.* \(not a file\)"):
+        RecordFile(pipe)
+    with (
+        pytest.raises(UsageError, match="not a file"),
+        locked_folder(_with_pipe(tmp_path / "run", ".lock"), owner=True),
+    ):
+        pass
+    home = tmp_path / "home"
+    monkeypatch.setenv("VITATTACK_HOME", str(home))
+    _with_pipe(home / "locks", f"{safe_file_name('name')}.lock")
+    with pytest.raises(UsageError, match="cannot write the cache"), cache_lock("name"):
+        pass
+
+
+def _with_pipe(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / name)
+    return folder

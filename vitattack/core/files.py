@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -125,7 +126,7 @@ def append_durably(stream: FileIO, path: Path, content: bytes) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Append a line of notes; a crash may tear it, so readers skip what they cannot read. Raises OSError."""
-    with path.open("a") as stream:
+    with no_pipe(path).open("a") as stream:
         stream.write(line + "\n")
 
 
@@ -147,10 +148,19 @@ def json_text(content: Any) -> str:
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
+def no_pipe(path: Path) -> Path:
+    """The path of a file to be opened; raises OSError if a pipe or a device has its place, where opening never ends."""
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "not a file", str(path))
+    return path
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file, or None where there is no readable one."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(no_pipe(path).read_text())
         return content if isinstance(content, dict) else None
     except (OSError, ValueError, RecursionError):  # RecursionError: brackets nested by the thousand
         return None

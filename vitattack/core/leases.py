@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vitattack.core.errors import VitattackError
-from vitattack.core.files import cannot_write
+from vitattack.core.files import cannot_write, no_pipe
 from vitattack.core.processes import ProcessId, driver, machine, process_space
 
 TEXTS = ("token", "host", "machine", "space", "since")
@@ -85,7 +85,10 @@ class Sight:
     @classmethod
     def of(cls, path: Path) -> Sight | None:
         """The lease at a path; None if there is none."""
-        with suppress(FileNotFoundError), path.open("rb") as stream:  # network file systems ask their server anew
+        with (
+            suppress(FileNotFoundError),
+            no_pipe(path).open("rb") as stream,
+        ):  # network file systems ask their server anew
             return cls(stream.read(1 << 16).decode(errors="replace"))
         return None
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import cache_folder, cache_not_writable, cannot_write
+from vitattack.core.files import cache_folder, cache_not_writable, cannot_write, no_pipe
 from vitattack.core.leases import Holder, Lease, Sight, take_over
 from vitattack.core.processes import machine
 from vitattack.core.progress import current_listener
@@ -74,7 +74,7 @@ def cache_lock(name: str, waiting: Callable[[], None] = lambda: None) -> Iterato
     path = cache_folder("locks") / (safe_file_name(name) + ".lock")
     with ExitStack() as held:
         try:
-            stream = held.enter_context(path.open("ab"))
+            stream = held.enter_context(no_pipe(path).open("ab"))
             claim, began, told = _Claim(stream, path), time.monotonic(), False
             while (lock := claim.attempt()) is None:
                 if not told and time.monotonic() - began > SECONDS_BEFORE_WAITING_IS_NOTED:

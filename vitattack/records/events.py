@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vitattack.core.files import append_line, cannot_write, replace_content
+from vitattack.core.files import append_line, cannot_write, no_pipe, replace_content
 from vitattack.core.progress import current_listener
 from vitattack.records.sealed import Damaged, opened_line, parsed, place_aside, sealed_line
 
@@ -56,7 +56,7 @@ class EventLog:
 
     def _lines(self, *, schema_1: bool) -> Iterator[tuple[bytes, Event | None]]:
         try:
-            content = self.path.read_bytes()
+            content = no_pipe(self.path).read_bytes()
         except FileNotFoundError:
             return
         except OSError as error:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitattack.core.errors import VitattackError
-from vitattack.core.files import append_durably, cannot_write, replace_content
+from vitattack.core.files import append_durably, cannot_write, no_pipe, replace_content
 from vitattack.core.locks import lock_file
 from vitattack.core.progress import current_listener
 from vitattack.records.batch import Batch
@@ -31,7 +31,7 @@ class RecordFile:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = path.open("ab", buffering=0)
+            self._stream = no_pipe(path).open("ab", buffering=0)
         except OSError as error:
             raise cannot_write(path.parent, error) from error
         try:
@@ -60,7 +60,7 @@ class RecordFile:
         """Take over the whole batches that belong to the job; move aside whatever is damaged, cut off a torn tail."""
         try:
             if self._beside.exists():  # of a process that was killed while it wrote the file anew
-                self._fill(self._beside.read_bytes())
+                self._fill(no_pipe(self._beside).read_bytes())
             content = self.path.read_bytes()
         except OSError as error:
             raise cannot_write(self.path, error) from error

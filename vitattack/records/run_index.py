@@ -22,7 +22,7 @@ from typing import Any
 import vitattack
 from vitattack.core.errors import VitattackError
 from vitattack.core.file_hashes import Marks, remembered_sha256, still_fit
-from vitattack.core.files import cache_home, write_atomically
+from vitattack.core.files import cache_home, no_pipe, write_atomically
 from vitattack.core.versions import COMPUTING, package_version
 from vitattack.records.job import Job
 from vitattack.records.result import Evaluation
@@ -94,7 +94,7 @@ class RunIndex:
             return
         with suppress(OSError, VitattackError):  # without a writable store only time is lost
             place = self._place(request)
-            if place.exists() and place.read_text() == sealed_text(entry):
+            if place.exists() and no_pipe(place).read_text() == sealed_text(entry):
                 return
             place.parent.mkdir(exist_ok=True)
             write_atomically(place, sealed_text(entry))

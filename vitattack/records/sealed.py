@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import cannot_write, json_text
+from vitattack.core.files import cannot_write, json_text, no_pipe
 from vitattack.core.words import printable
 
 SCHEMA = 2
@@ -64,7 +64,7 @@ def sealed_text(content: Mapping[str, Any]) -> str:
 def load(path: Path) -> dict[str, Any] | None:
     """The content of a file of the store, None without one; raises Damaged, or NewerSchema."""
     try:
-        content = parsed(path.read_bytes())
+        content = parsed(no_pipe(path).read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:

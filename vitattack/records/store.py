@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import VitattackError
-from vitattack.core.files import write_atomically
+from vitattack.core.files import cannot_write, no_pipe, write_atomically
 from vitattack.core.locks import Locked
 from vitattack.core.progress import current_listener
 from vitattack.records.batch import Batch, BatchNotes
@@ -80,7 +80,7 @@ class Sink:
     def _keep_job(self) -> None:
         """Write job.json, unless a shard of schema 1 still waits for its own process."""
         others = [path for number in range(self._shard[1]) if (path := self._file_of(number)).exists()]
-        if self._may_be_of_schema_1 and not any(is_of_schema_1(path.read_bytes()) for path in others):
+        if self._may_be_of_schema_1 and not any(is_of_schema_1(_bytes_of(path)) for path in others):
             write_atomically(self.folder / "job.json", sealed_text(self._about(SCHEMA)))
 
     def _move_aside(self, name: str, why: str) -> None:
@@ -227,7 +227,7 @@ class Sink:
         batches: Iterable[Batch] = self._own.batches
         if number != self._shard[0]:
             path = self._file_of(number)
-            found = self._scan(number, path.read_bytes()) if path.exists() else Scan(())
+            found = self._scan(number, _bytes_of(path)) if path.exists() else Scan(())
             batches = found.batches
             if found.damage and not self._fresh:  # of an older run, which its own process is to forget
                 current_listener().warn(
@@ -281,3 +281,11 @@ class Sink:
         for file in (self._own, self._whole):
             if file is not None:
                 file.close()
+
+
+def _bytes_of(path: Path) -> bytes:
+    """The records of another shard."""
+    try:
+        return no_pipe(path).read_bytes()
+    except OSError as error:
+        raise cannot_write(path, error) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import VitattackError
+from vitattack.core.files import no_pipe
 from vitattack.core.versions import other_versions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
@@ -70,7 +71,7 @@ def _intact(folder: Path) -> tuple[dict[str, Any], bytes] | None:
     try:
         if content is None:
             return None
-        records = (folder / "samples.jsonl").read_bytes()
+        records = no_pipe(folder / "samples.jsonl").read_bytes()
         if content["schema"] == 1:
             whole = records.endswith(b"\n") and records.count(b"\n") == content.get("lines", content["n"])
         else:

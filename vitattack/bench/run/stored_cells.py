@@ -22,7 +22,7 @@ from vitattack.bench.options import BenchOptions
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import remembered_sha256, state_digest
-from vitattack.core.files import append_line, file_sha256
+from vitattack.core.files import append_line, file_sha256, no_pipe
 from vitattack.core.versions import other_versions
 from vitattack.data.request import read_request
 from vitattack.models.weights import cache
@@ -111,7 +111,7 @@ class StoredCells:
         self._folders: dict[str, str] = {}
         self._states: DataStates = {}
         with suppress(OSError):
-            for line in self._path.read_bytes().splitlines():
+            for line in no_pipe(self._path).read_bytes().splitlines():
                 with suppress(Damaged, KeyError):  # the last line may be torn
                     content = opened_line(line)
                     self._folders[content["cell"]] = str(content["folder"])

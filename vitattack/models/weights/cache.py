@@ -191,7 +191,7 @@ def _note_file(path: Path) -> Path:
 
 def _note(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_note_file(path).read_text())
+        content = json.loads(files.no_pipe(_note_file(path)).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
