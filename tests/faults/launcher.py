@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 90.0  # seconds after which a command counts as hung
+TIMEOUT = 60.0  # seconds after which a command counts as hung
 
 
 def clean_environment(home: Path) -> dict[str, str]:

@@ -144,5 +144,8 @@ def other_cells(ended: Ended, undisturbed: Any) -> list[str]:
         return []
     names = ("model", "attack", "threat", "seed")
     known = {tuple(cell[name] for name in names): cell for cell in undisturbed.get("cells", ())}
-    measured = [cell for cell in cells(ended) if cell["measured"] is not None]
-    return [f"{c['model']} {c['attack']}" for c in measured if c != known[tuple(c[name] for name in names)]]
+    measured = [(cell, known[tuple(cell[name] for name in names)]) for cell in cells(ended) if cell["n"] is not None]
+    numbers = ("measured", "low", "high", "n")
+    return [
+        f"{cell['model']} {cell['attack']}" for cell, whole in measured if any(cell[k] != whole[k] for k in numbers)
+    ]
