@@ -23,6 +23,8 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-def text_failure(error: OSError | UnicodeDecodeError) -> str:
+def text_failure(error: OSError | ValueError) -> str:
     """The reason why a text file could not be read."""
-    return "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror or type(error).__name__
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else "no file can have this name"

@@ -153,7 +153,7 @@ def digest_rows(rows: tuple[int, ...]) -> str:
 def _listed_rows(path: Path, total: int) -> tuple[int, ...]:
     try:
         words = path.read_text().split()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read indices from '{path}' ({text_failure(error)}): give a text file of row numbers"
         ) from error

@@ -88,5 +88,5 @@ def _stored(folder: Path) -> tuple[list[int], Tensor] | None:
     try:
         values = np.frombuffer(base64.b64decode(content["float32"]), dtype=np.float32)
         return list(map(int, content["rows"])), torch.from_numpy(values.copy()).view(content["shape"])
-    except (KeyError, TypeError, ValueError, RuntimeError):  # missing, or damaged
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # missing, or damaged
         return None

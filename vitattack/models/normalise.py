@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from vitattack.core.errors import UsageError
@@ -18,10 +17,13 @@ NORMALISERS: dict[str, Normaliser | None] = {
 }
 
 
+LARGEST = 1e6  # pixels are in [0,1]
+
+
 def is_normaliser(mean: Sequence[float], std: Sequence[float]) -> bool:
     """Whether a mean and a standard deviation can normalise images: 1 or 3 channels, finite, no division by 0."""
     values = [*mean, *std]
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < LARGEST for v in values)
     return numbers and len(mean) in (1, 3) and len(std) == len(mean) and min(std) > 0
 
 

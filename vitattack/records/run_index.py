@@ -71,7 +71,7 @@ class RunIndex:
             if len(evaluation.results) < len(results):
                 return None
             return Finding(evaluation, tuple(map(str, entry["remarks"])))
-        except (KeyError, TypeError, ValueError, AttributeError, OSError):  # a damaged entry
+        except (KeyError, TypeError, ValueError, AttributeError, OSError, OverflowError):  # a damaged entry
             return None
 
     def note(

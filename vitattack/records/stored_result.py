@@ -17,7 +17,16 @@ from vitattack.records.scan import scan
 from vitattack.records.schema_1 import is_of_schema_1, records_of_schema_1
 from vitattack.records.sealed import load_intact, load_learned
 
-WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError, VitattackError)
+WRONG_CONTENT = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OSError,
+    RecursionError,
+    OverflowError,
+    VitattackError,
+)
 
 
 def read_result(root: Path, name: str) -> Result | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import MISSING, fields
 from functools import cache
-from math import isfinite
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -13,6 +13,7 @@ from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 
 T = TypeVar("T")
+LARGEST_NUMBER = sys.float_info.max  # whole numbers beyond it fail wherever they meet others
 Names = dict[str, str]  # fields that are called differently in the file
 
 
@@ -62,7 +63,7 @@ def _has_type(value: Any, hint: Any) -> bool:
         return isinstance(value, kind) and all(_has_type(item, inner[0]) for item in value)
     if hint in (int, float):
         number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-        return number and isfinite(value)
+        return number and abs(value) <= LARGEST_NUMBER
     if hint is str:
         return isinstance(value, str) and all(c.isprintable() or c == "\n" for c in value)
     return isinstance(value, hint)

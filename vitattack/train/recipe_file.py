@@ -124,7 +124,7 @@ def _checked(name: str, key: str, value: Any, hint: Any) -> Any:
     if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML reads 1e-3 as a string
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     if origin is tuple:
         items = value if isinstance(value, list) else [] if value is None else [value]

@@ -70,7 +70,7 @@ class MeasuredRates:
 
 def _stored() -> dict[str, dict[str, float]]:
     """Rates by host and model; a broken file counts as empty."""
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         content = json.loads(files.no_pipe(files.cache_home() / FILE).read_text())
         by_host = content["rates"] if isinstance(content, dict) and content.get("schema") == 1 else {}
         return {
