@@ -77,6 +77,8 @@ class SampleBlock:
         rng, ball = self.rng[torch.arange(len(x))], self.settings.ball
         fidelity, self.lost = model_checks.trust(self.victim, ball, x, y, rng.child("fidelity"))
         self.evidence["fidelity"] = torch.full_like(self.evidence["margin"], fidelity)
+        if self.lost:
+            self.evidence["no_gradient"] = torch.ones_like(self.evidence["fooled"])
         spent = PassesPerImage(1) if self.lost else model_checks.FIDELITY_PASSES
         if fidelity < TRUSTED:
             self.detour, trials = choose(self.victim, ball, x, y, rng.child("detour"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import Any
 
-from vitattack.attacks.auto.numbering import ALL, DETOUR, MOST, NAMES, PROBE, SELDOM, STAGES
+from vitattack.attacks.auto.numbering import ALL, BLIND, DETOUR, MOST, NAMES, PROBE, SELDOM, STAGES
 from vitattack.attacks.base import BLIND_SHARE
 from vitattack.attacks.gradient.fidelity import TRUSTED
 from vitattack.core.percent import at_most
@@ -108,8 +108,8 @@ def ran(stage: str, records: Sequence[SampleRecord]) -> bool:
 
 
 def ran_blind(records: Sequence[SampleRecord]) -> bool:
-    """Whether the model had no gradient, so that only its logits were used."""
-    return any(r.evidence.get("no_gradient") for r in records)
+    """Whether the model had no gradient and no way around, so that only its logits were used."""
+    return any(ran(stage, records) for stage in BLIND)
 
 
 def most_fragile(population: int, probed: int) -> int:
@@ -149,7 +149,7 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     late = [number - len(NAMES) for number in broke if ALL[number] in STAGES]
     assured = None
     survivors = sum(r.status == "robust" for r in attacked) + len(late)
-    if survivors and budget is None and not ran_blind(attacked):
+    if survivors and budget is None and not any(r.evidence.get("no_gradient") for r in attacked):
         by_probe = sum(number < len(PROBE) for number in late)
         assured = AssuranceOutcome(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
         bought += [
