@@ -217,12 +217,17 @@ def _tear_index(store: Path) -> None:
     next((store / run_index.FOLDER).iterdir()).write_text('{"jobs": [')
 
 
+def _garble_index(store: Path) -> None:
+    path = next((store / run_index.FOLDER).iterdir())
+    path.write_bytes(path.read_bytes().replace(b"jobs", b"job\xf3"))
+
+
 def _remove_index(store: Path) -> None:
     shutil.rmtree(store / run_index.FOLDER)
 
 
 @pytest.mark.parametrize(
-    "damage", [_remove_run, _damage_result, _lose_a_record, _damage_index, _tear_index, _remove_index]
+    "damage", [_remove_run, _damage_result, _lose_a_record, _damage_index, _tear_index, _garble_index, _remove_index]
 )
 def test_what_is_damaged_is_run_or_read_the_long_way(here: Here, stored: Seen, tmp_path: Path, damage: Damage) -> None:
     first = here(*RUN, "--format", "csv")

@@ -94,7 +94,7 @@ class RunIndex:
             return
         with suppress(OSError, VitattackError):  # without a writable store only time is lost
             place = self._place(request)
-            if place.exists() and no_pipe(place).read_text() == sealed_text(entry):
+            if place.exists() and no_pipe(place).read_bytes() == sealed_text(entry).encode():
                 return
             place.parent.mkdir(exist_ok=True)
             write_atomically(place, sealed_text(entry))
