@@ -89,9 +89,11 @@ def load_intact(path: Path) -> dict[str, Any] | None:
 def load_learned(folder: Path) -> dict[str, Any] | None:
     """What the attack of a job learned, with its price; raises Damaged, or NewerSchema."""
     content = load(folder / "learned.json")
-    if content is not None and any(type(content.get(name)) is not kind for name, kind in LEARNED.items()):
+    if content is None:
+        return None
+    if any(type(content.get(name)) is not kind for name, kind in LEARNED.items()):
         raise Damaged("it does not hold what an attack learned")
-    return content
+    return {**content, "schema": 1}  # of the results that show it, not of the file
 
 
 def parsed(text: bytes) -> dict[str, Any]:

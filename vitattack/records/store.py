@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import VitattackError
-from vitattack.core.files import cannot_write, no_pipe, write_atomically
+from vitattack.core.files import cannot_write, json_text, no_pipe, write_atomically
 from vitattack.core.locks import Locked
 from vitattack.core.progress import current_listener
 from vitattack.records.batch import Batch, BatchNotes
@@ -25,7 +25,7 @@ from vitattack.records.record import SampleRecord
 from vitattack.records.record_file import RecordFile
 from vitattack.records.scan import Scan, scan
 from vitattack.records.schema_1 import is_of_schema_1, notes_of_schema_1, read_schema_1
-from vitattack.records.sealed import SCHEMA, Damaged, load, load_intact, load_learned, move_aside, sealed_text
+from vitattack.records.sealed import SCHEMA, Damaged, load, load_intact, load_learned, move_aside, sealed, sealed_text
 
 Batches = Sequence[tuple[int, ...]]
 
@@ -168,7 +168,7 @@ class Sink:
         self._move_aside("learned.json", why)
 
     def keep_learned(self, content: dict[str, Any]) -> None:
-        write_atomically(self.folder / "learned.json", sealed_text(content))
+        write_atomically(self.folder / "learned.json", json_text(sealed(content)))
 
     @property
     def path(self) -> Path:
