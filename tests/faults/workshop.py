@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,6 +153,8 @@ class Workshop:
     def place(self, name: str, case: Case | None = None) -> Path:
         """A folder for a trial, with a cache of its own and the case's own files."""
         folder = self.root / name
+        if os.path.ismount(folder / "runs"):  # of a campaign that was killed
+            subprocess.run(["umount", "-l", str(folder / "runs")], check=True)
         if folder.exists():
             shutil.rmtree(folder)
         (folder / "home").mkdir(parents=True)
