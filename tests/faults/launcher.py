@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 60.0  # seconds after which a command counts as hung
+TIMEOUT = 150.0  # seconds after which a command counts as hung; an unknown lease is watched for 60
 
 
 def clean_environment(home: Path) -> dict[str, str]:
