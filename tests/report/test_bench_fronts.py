@@ -10,6 +10,7 @@ import pytest
 from vitattack.bench.cells import cells
 from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.run.results import BenchmarkResult, CellResult
+from vitattack.records.batch import Batch
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import share
 from vitattack.report.bench_files import bench_json, number_table
@@ -53,7 +54,7 @@ def made(folder: Path, robust: Robust, text: str = FILE, **counted: int) -> Benc
             )
             for i, mark in enumerate(marks)
         ]
-        (job / "samples.jsonl").write_text("".join(line.line() + "\n" for line in lines))
+        (job / "samples.jsonl").write_bytes(Batch(0, tuple(lines)).encoded())
         content = {"model": counted if cell.label == "mine" else {}}
         clean, accuracy = share(len(marks), len(marks)), share(marks.count("+"), len(marks))
         found.append(CellResult(cell, "ok", job, content=content, clean=clean, robust=accuracy))

@@ -37,7 +37,18 @@ class Crafted(NamedTuple):
 
     x_adv: Tensor
     evidence: Mapping[str, Tensor]
-    doubts: tuple[str, ...] = ()  # reasons not to trust what was found, about all samples together
+
+
+class DoubtedCrafted(Crafted):
+    """Candidates with reasons not to trust what was found, about all samples together."""
+
+    doubts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, x_adv: Tensor, evidence: Mapping[str, Tensor], doubts: tuple[str, ...]) -> Self:
+        crafted = cls(x_adv, evidence)
+        crafted.doubts = doubts
+        return crafted
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from vitattack.attacks.base import Attack, Crafted, blank_evidence
+from vitattack.attacks.base import Attack, Crafted, DoubtedCrafted, blank_evidence
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
@@ -146,7 +146,8 @@ class BatchRunner:
         """Candidates, and the passes counted per sample."""
         with seeded(rng.child("noise of the model")):
             crafted, passes = call_attack(self.attack, self.victim, x, y, rng)
-        self.doubt(*crafted.doubts)
+        if isinstance(crafted, DoubtedCrafted):
+            self.doubt(*crafted.doubts)
         return crafted, _shared(passes, crafted.evidence, len(x), x)
 
 

@@ -22,7 +22,7 @@ from vitattack.attacks.auto.block import BlockSettings, SampleBlock
 from vitattack.attacks.auto.numbering import ALL, DETOUR, MOST, NAMES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
-from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, InBall, Traits
+from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, DoubtedCrafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
@@ -164,7 +164,7 @@ class Auto(InBall):
                     self._attack(block)
             except NoGradient:
                 block.run_blind()
-        return Crafted(block.x_adv, block.evidence, block.doubts)
+        return DoubtedCrafted.of(block.x_adv, block.evidence, block.doubts)
 
     def _attack(self, block: SampleBlock) -> None:
         with stage("looking at gradients and attention"):

@@ -157,7 +157,7 @@ class SampleBlock:
         """Run a stage through a view and record it; returns the rows whose claims the plain victim does not confirm."""
         stream = self.rng[rows].child(stage.name, turn)
         number = (ALL if stage.name in SELDOM else self.settings.stage_names).index(stage.name)
-        x_adv, crafted, _ = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
+        x_adv, crafted = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
         claims, own = crafted["fooled"], self.evidence
         fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
         self.x_adv[rows] = x_adv

@@ -16,17 +16,18 @@ SAME = 1e-3  # of the largest change: what is less is rounding
 
 
 def with_sample_axes(layers: AttentionMap, victim: Victim) -> AttentionMap:
-    """Complete layers with the axes of their scores along which images lie, at three forwards of two images.
+    """Complete layers with the axes of their scores along which images lie, at four forwards of two or three images.
 
     The second image of a batch is changed, then the first: along the axis of the images the scores of one half change,
-    then those of the other half. A layer whose scores depend on no image gets no axis.
+    then those of the other half. Where they depend on no image (scores of positions, queries of a class token), it is the only
+    axis that grows with the batch; a layer without one gets no axis.
     """
     if not layers.layers or any(layer.samples for layer in layers.layers):
         return layers
     a, b, c = torch.rand(3, *victim.grey().shape[1:], generator=torch.Generator().manual_seed(0)).to(victim.mean)
-    plain, second, first = (_inputs(victim, torch.stack(pair)) for pair in ((a, b), (a, c), (c, b)))
+    plain, second, first, more = (_inputs(victim, torch.stack(x)) for x in ((a, b), (a, c), (c, b), (a, b, c)))
     axes = {
-        number: _axis(plain[call], first[call], second[call])
+        number: _axis(plain[call], first[call], second[call]) or _growing_axis(plain[call], more[call])
         for call, number in enumerate(layers.calls)
         if number is not None
     }
@@ -49,6 +50,13 @@ def _axis(plain: Tensor, first: Tensor, second: Tensor) -> SampleAxis | None:
         if inner and bool((of_second == wanted).all()) and bool((of_first == ~wanted).all()):
             return SampleAxis(axis, inner)
     return None
+
+
+def _growing_axis(two: Tensor, three: Tensor) -> SampleAxis | None:
+    """The axis with as many rows as there are images, if there is just one."""
+    sizes = zip(two.shape, three.shape, strict=True) if two.dim() == three.dim() else ()
+    growing = [axis for axis, (before, after) in enumerate(sizes) if (before, after) == (2, 3)]
+    return SampleAxis(growing[0], 1) if len(growing) == 1 else None
 
 
 class _Inputs(SoftmaxMode):
