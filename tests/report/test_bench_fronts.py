@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from vitattack.bench.read.benchmark_file import read_benchmark
 from vitattack.bench.run.results import BenchmarkResult, CellResult
 from vitattack.records.batch import Batch
 from vitattack.records.record import SampleRecord
+from vitattack.records.sealed import sealed_text
 from vitattack.records.stats import share
 from vitattack.report.bench_files import bench_json, number_table
 from vitattack.report.bench_tables import bench_tables
@@ -54,7 +56,10 @@ def made(folder: Path, robust: Robust, text: str = FILE, **counted: int) -> Benc
             )
             for i, mark in enumerate(marks)
         ]
-        (job / "samples.jsonl").write_bytes(Batch(0, tuple(lines)).encoded())
+        written = Batch(0, tuple(lines)).encoded()
+        (job / "samples.jsonl").write_bytes(written)
+        held = {"samples": {"bytes": len(written), "crc": f"{zlib.crc32(written):08x}"}}
+        (job / "result.json").write_text(sealed_text(held))
         content = {"model": counted if cell.label == "mine" else {}}
         clean, accuracy = share(len(marks), len(marks)), share(marks.count("+"), len(marks))
         found.append(CellResult(cell, "ok", job, content=content, clean=clean, robust=accuracy))
