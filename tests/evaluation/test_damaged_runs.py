@@ -190,6 +190,20 @@ def test_a_finished_run_that_was_damaged_is_not_printed(tmp_path: Path, toy_imag
     assert told(again) == told(first) and path.read_bytes() == whole
 
 
+@pytest.mark.parametrize("left", ["nothing", "a part", "zeros"])
+def test_a_finished_run_whose_end_is_gone_is_run_again_with_a_word(
+    tmp_path: Path, toy_images: Images, left: str
+) -> None:
+    first = run(tmp_path, toy_images)
+    assert first.folder is not None
+    path = first.folder / "samples.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes({"nothing": b"", "a part": whole[:-40], "zeros": b"\0" * len(whole)}[left])
+    with pytest.warns(UserWarning, match="samples.jsonl (lacks the end|is damaged)"):
+        again = run(tmp_path, toy_images)
+    assert told(again) == told(first) and path.read_bytes() == whole
+
+
 def test_provenance_and_doubts_are_covered(tmp_path: Path, toy_images: Images) -> None:
     first = run(tmp_path, toy_images)
     assert first.folder is not None

@@ -43,6 +43,7 @@ LISTED: tuple[Listed, ...] = (
     Listed("plan/*", "result*backwards", "value", PULLED_BACK),
     Listed("plan/*", "result*flops*", "value", PULLED_BACK),
     Listed("plan/*", "result*hours*", "value", PULLED_BACK),
+    Listed("plan/*", "result.least", "value", PULLED_BACK),
     Listed("craft/*", "result.evidence.distance", "value", "a missing distance is inf, where it was -1"),
     *(
         Listed(case, where, most, FIDELITY)

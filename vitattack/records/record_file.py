@@ -29,6 +29,7 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.was_damaged = False  # whether anything was moved aside, with a word
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = no_pipe(path).open("ab", buffering=0)
@@ -156,6 +157,7 @@ class RecordFile:
         )
 
     def _set_aside(self, lost: bytes, what: str) -> None:
+        self.was_damaged = True
         place = place_aside(self.path)
         try:
             replace_content(place, lost)

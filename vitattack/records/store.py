@@ -51,11 +51,21 @@ class Sink:
                 self._forget_everything()
             else:
                 self._own.read(lambda content: self._scan(shard[0], content), self._fits)
+                self._tell_of_missing_end()
                 self._events.repair(schema_1=self._may_be_of_schema_1)
             self._keep_job()
         except BaseException:
             self._own.close()
             raise
+
+    def _tell_of_missing_end(self) -> None:
+        """Say so if the file of a finished job ends too early, as that of a killed one does; its samples are run again."""
+        content = load_intact(self.folder / "result.json")
+        held = content.get("samples") if content and self._shard[1] == 1 else None
+        if isinstance(held, dict) and self._own.extent[0] < held["bytes"] and not self._own.was_damaged:
+            current_listener().warn(
+                f"{self.path} lacks the end that it had when its job was finished: what is missing is run again"
+            )
 
     def _damaged_files(self) -> dict[str, str]:
         """The damaged ones of the files that can be made again; refuses those of a later version, and touches nothing."""
