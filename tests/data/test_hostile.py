@@ -7,6 +7,7 @@ import random
 import struct
 import tarfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -237,3 +238,19 @@ def test_a_label_larger_than_any_class(classes: int | None, tmp_path: Path) -> N
         ParquetSource([tmp_path / "a.parquet"], "image", "label", 10).read([0, 1])
     with pytest.raises(UsageError, match=said):
         TensorSource(torch.zeros(2, 3, 8, 8), torch.from_numpy(large), classes)
+
+
+def test_a_row_group_of_fewer_than_no_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": [b"x"], "label": [1]}), path)
+    whole = path.read_bytes()
+    for at in range(len(whole) - 1):
+        if whole[at : at + 2] == b"\x16\x02":  # a count of one, as thrift writes it
+            path.write_bytes(whole[: at + 1] + b"\x01" + whole[at + 2 :])
+            with suppress(OSError):
+                if pq.ParquetFile(path).metadata.row_group(0).num_rows == -1:
+                    break
+    else:
+        raise AssertionError("no count was found")
+    with pytest.raises(UsageError, match="says that it has -1 rows"):
+        ParquetSource([path], "image", "label", 10)

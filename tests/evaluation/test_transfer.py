@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,10 @@ def test_an_interrupted_study_goes_on_to_the_same_bytes(
     for number, path in enumerate(sorted((tmp_path / "torn").glob("*/samples.jsonl"))):
         if number % 2:  # a crash between two cells: one of them lacks the end of a batch
             path.write_bytes(path.read_bytes()[:-50])
-    again = transfer(pair, out=tmp_path / "torn", **settings)
+    # only after all four batches is there a finished cell to miss its end
+    told = pytest.warns(UserWarning, match="lacks the end that it had") if batches == 4 else nullcontext()
+    with told:
+        again = transfer(pair, out=tmp_path / "torn", **settings)
     assert files(tmp_path / "torn") == files(tmp_path / "whole") and len(files(tmp_path / "whole")) == 4
     assert [c.accuracy for c in again.cells] == [c.accuracy for c in whole.cells]
     assert again.doubts == whole.doubts

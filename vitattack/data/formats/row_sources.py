@@ -62,8 +62,11 @@ class ParquetSource:
                     sum(chunk.total_compressed_size for chunk in chunks),
                     sum(chunk.total_uncompressed_size for chunk in chunks),
                 )
+                rows = meta.row_group(group).num_rows
+                if rows < 0:
+                    raise UsageError(f"{path} says that it has {rows} rows: fetch it again")
                 self._groups.append((total, number, group))
-                total += meta.row_group(group).num_rows
+                total += rows
         self._total = total
         self._files = [WatchedFile.at(path) for path in self._paths]
         self._open: tuple[int, pa.Table] | None = None
