@@ -101,7 +101,7 @@ class Detector(nn.Module):
 
 
 class _Low(Function):
-    """Activations in `bits`; the backward is straight-through, or a lie."""
+    """Activations in four bits; the backward is straight-through, or a lie."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor, lying: bool) -> Tensor:

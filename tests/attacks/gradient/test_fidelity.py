@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.attacks.gradient.fidelity import TRUSTED, agreement, gradient_fidelity
+from vitattack.attacks.gradient.fidelity import TRUSTED, gradient_fidelity
 from vitattack.core.rng import SampleRng
+from vitattack.models.gradients.agreement import agreement
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitattack.attacks.losses.base import logit_margin
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
+from vitattack.models.gradients.agreement import agreement
 from vitattack.threats.lp import LpBall
 
 LENGTH = 1 / 16  # of the steps, in budgets
@@ -19,12 +20,6 @@ DIRECTIONS = 8
 FORWARDS = 1 + DIRECTIONS  # per image, beside one backward
 LEAST = {"linf": 1 / 255, "l2": 0.05}  # budget that steps are a share of: rounding of float32 hides shorter ones
 TRUSTED = 0.5  # if fewer than half the images reach it, gradients are not trusted
-
-
-def agreement(predicted: Tensor, actual: Tensor) -> Tensor:
-    """Agreement of two changes: 1 if they are equal, 0 if one of them is missing or has the other sign."""
-    scale = predicted.abs() + actual.abs()
-    return torch.where(scale > 0, 1 - (actual - predicted).abs() / scale, 0.0).nan_to_num(0.0)
 
 
 def gradient_fidelity(model: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> Tensor:

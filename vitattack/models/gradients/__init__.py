@@ -1,1 +1,1 @@
-"""How far a model's gradient can be trusted, and gradients that stand in for one that cannot."""
+"""Gradients that stand in for those of a model that cannot be trusted, and the parts that spoil them."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vitattack.models.gradients.agreement import agreement
 from vitattack.models.victim import Victim
 
 AGREES = 0.5  # least share of a module's change that its gradient has to predict
@@ -103,6 +104,5 @@ def _fidelity(module: nn.Module, before: _Call, after: _Call) -> float:
             return 0.0
         predicted = (grad * (after.given[0] - source.detach())).flatten(1).sum(1)
         actual = (change * weights.flatten()).sum(1)
-        scale = predicted.abs() + actual.abs()
-        found.append(torch.where(scale > 0, 1 - (actual - predicted).abs() / scale, 0.0))
+        found.append(agreement(predicted, actual))
     return float(torch.stack(found).median())
