@@ -93,12 +93,17 @@ def full_disk(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdi
         subprocess.run(["mount", "-o", "remount,size=64m", str(runs)], check=True)
         if not verdict.failed:
             again = bench.finish_all(case, folder)
-            if again.code:
-                verdict.unclean += 1
-                verdict.notes.append(f"with room again: ended with {again.code}: {again.err[-300:]}")
-            else:
-                judge(verdict, reference, outcome(folder, again), folder, "with room again")
+            _judge_end(verdict, reference, folder, again, "with room again")
     return _closed(verdict, folder)
+
+
+def _judge_end(verdict: Verdict, reference: Reference, folder: Path, ended: Ended, when: str) -> None:
+    """Compare a run that has to end well with the reference."""
+    if ended.code:
+        verdict.unclean += 1
+        verdict.notes.append(f"{when}: ended with {ended.code}: {ended.err[-300:]}")
+    else:
+        judge(verdict, reference, outcome(folder, ended), folder, when)
 
 
 def file_too_large(bench: Bench, case: Case, name: str, luck: random.Random) -> Verdict:
@@ -193,11 +198,7 @@ def _two(bench: Bench, case: Case, name: str, luck: random.Random, *patches: dic
             if not (last.code == 2 and ("another" in last.err or "lease" in last.err)) or time.monotonic() > deadline:
                 break
             time.sleep(2)
-        if last.code:
-            verdict.unclean += 1
-            verdict.notes.append(f"afterwards: ended with {last.code}: {last.err[-300:]}")
-        else:
-            judge(verdict, reference, outcome(folder, last), folder, "afterwards")
+        _judge_end(verdict, reference, folder, last, "afterwards")
     return _closed(verdict, folder)
 
 
@@ -270,11 +271,7 @@ def jumping_clock(bench: Bench, case: Case, name: str, luck: random.Random) -> V
         _acceptable(verdict, reference, folder, ended, "jumping clock")
     if not verdict.failed:
         again = bench.finish_all(case, folder, {"clock": luck.randrange(1 << 30)})
-        if again.code:
-            verdict.unclean += 1
-            verdict.notes.append(f"resumed: ended with {again.code}: {again.err[-300:]}")
-        else:
-            judge(verdict, reference, outcome(folder, again), folder, "resumed")
+        _judge_end(verdict, reference, folder, again, "resumed")
     return _closed(verdict, folder)
 
 
