@@ -59,6 +59,7 @@ Examples:
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
+  vitattack eval tiny-vit pgd --save-adv                    keep the adversarial images beside the records
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
 The same command resumes a run that was stopped, and prints the stored table of a finished one.
@@ -75,6 +76,8 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 @option("--precision", default="fp32", help="fp32, or bf16-search: auto searches in bfloat16, fp32 decides.")
 @option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of the candidates.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
+@option("--save-adv", is_flag=True, help="Keep x_adv, label, prediction and index in safetensors files of the run.")
+@option("--save-png", is_flag=True, help="Keep them also as PNGs, rounded to 8 bits.")
 @combined(data_options, file_options, run_options, output_options)
 def command(
     model: str,
@@ -98,7 +101,8 @@ def command(
 
     request = _request(click.get_current_context().params)
     index = RunIndex(Path(given["out"]))
-    if not given["fresh"] and given["shard"] == (0, 1) and (finding := index.find(request)):
+    finding = index.find(request) if not given["fresh"] and given["shard"] == (0, 1) else None
+    if finding and _has_what_is_kept(finding, given):
         _show_stored(finding, controls, quiet, "json" if as_json else form)
         return
 
@@ -158,8 +162,23 @@ def _request(parameters: dict[str, Any]) -> dict[str, Any]:
     """Every parameter of a command that its numbers depend on."""
     from vitattack.core.runtime import usable_cores
 
-    request = {name: value for name, value in parameters.items() if name not in ("as_json", "form", "quiet")}
+    apart = ("as_json", "form", "quiet", "save_adv", "save_png")
+    request = {name: value for name, value in parameters.items() if name not in apart}
     return {**request, "command": "eval", "threads": parameters["threads"] or usable_cores()}
+
+
+def _has_what_is_kept(finding: Finding, given: dict[str, Any]) -> bool:
+    """Whether a finished run has the examples that are asked for; writes the images, which are made from them."""
+    if not (given["save_adv"] or given["save_png"]):
+        return True
+    from vitattack.records.saved_examples import has_all_examples, write_images
+
+    folders = [result.folder for result in finding.evaluation.results if result.folder]
+    if not all(map(has_all_examples, folders)):
+        return False
+    for folder in folders if given["save_png"] else ():
+        write_images(folder)
+    return True
 
 
 def _show_stored(finding: Finding, controls: bool, quiet: bool, form: str) -> None:

@@ -271,7 +271,17 @@ def test_it_is_quick_and_loads_no_torch(here: Here, tmp_path: Path) -> None:
 def test_the_request_holds_every_parameter_but_the_forms_of_the_output() -> None:
     names = {parameter.name for parameter in eval_command.command.params if parameter.expose_value}
     request = eval_command._request(dict.fromkeys(filter(None, names)))
-    assert names - set(request) == {"as_json", "form", "quiet"} and request["threads"] >= 1
+    assert names - set(request) == {"as_json", "form", "quiet", "save_adv", "save_png"} and request["threads"] >= 1
+
+
+def test_a_stored_run_is_printed_with_the_examples_that_are_asked_for(here: Here, stored: Seen, tmp_path: Path) -> None:
+    assert here(*RUN, "--quiet").returncode == 0
+    assert here(*RUN, "--save-adv", "--quiet").returncode == 0  # found, and still crafted once more
+    [folder] = tmp_path.glob("runs/*/adversarial")
+    assert len([*folder.glob("*.safetensors")]) == 2
+    done = here(*RUN, "--save-png")
+    assert stored == [False, True, True] and len([*folder.glob("png/*.png")]) == 6
+    assert "from the store" in done.stderr
 
 
 def test_a_shard_that_finishes_one_attack_of_two_shows_and_indexes_neither(here: Here, stored: Seen) -> None:

@@ -104,6 +104,17 @@ class BatchRunner:
         self._doubts, self._noted_backoffs = [], self.backoff.backoffs
         return notes
 
+    def crafter(self, data: DataSet) -> Callable[[tuple[int, ...]], tuple[Tensor, list[Outcome]]]:
+        """A callable from rows of a data set to their images and outcomes; what it notices is not noted."""
+
+        def craft(rows: tuple[int, ...]) -> tuple[Tensor, list[Outcome]]:
+            x, y, _ = read_batch(data, rows, self.victim, self.victim.mean.device)
+            outcomes = self.outcomes(rows, x, y)
+            self.take_notes()
+            return x, outcomes
+
+        return craft
+
     def outcomes(self, rows: Sequence[int], x: Tensor, y: Tensor) -> list[Outcome]:
         return self.backoff(lambda part: self._whole(rows[part], x[part], y[part]), 0, len(rows))
 

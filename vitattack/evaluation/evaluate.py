@@ -30,6 +30,7 @@ from vitattack.evaluation.reuse import confirm
 from vitattack.evaluation.run_job import run, stored
 from vitattack.evaluation.setup import DEFAULT_ATTACK, DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
 from vitattack.records.result import Evaluation, Result
+from vitattack.records.saved_examples import has_all_examples, write_images
 from vitattack.text.syntax import AttackSource, AttackSyntax, Call
 from vitattack.threats.base import Threat, parse_threats
 
@@ -54,8 +55,9 @@ def evaluate(
     "linf:1/255,2/255,4/255" or a list of texts: every attack runs under each. The fields of `Setup` may be given as keywords.
 
     With `out` every batch is stored, and a second call resumes where the first one stopped; without it nothing is kept on
-    disk. With `perceptual` the records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every
-    candidate. Callers may sit in `no_grad` or `inference_mode`.
+    disk. With `save_adv` the candidates are stored as well, with `save_png` also as images. With `perceptual` the
+    records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate. Callers may sit in
+    `no_grad` or `inference_mode`.
     """
     setup = replace(setup or Setup(), **fields)
     listener = listener or EvaluationListener()
@@ -114,7 +116,7 @@ def _finished(
     from_store = result is not None
     if from_store:
         confirm(root / job.folder, prepared.victim, prepared.images)
-    if result is None:
+    if result is None or (setup.keeps_examples and not has_all_examples(root / job.folder)):
         result = run(
             prepared.victim,
             plan.attack,
@@ -129,7 +131,11 @@ def _finished(
             again=partial(listener.again, job),
             expected_clean=prepared.expected_clean,
             model_record=prepared.model_record,
+            save_adv=setup.keeps_examples,
+            finished=result,
         )
+    if result is not None and setup.save_png:
+        write_images(root / job.folder)
     listener.done(result, from_store)
     return result
 

@@ -21,6 +21,7 @@ from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch, rows_at_once
 from vitattack.evaluation.chance import TRIED, at_chance, chance_doubt
 from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, unverified_doubts
+from vitattack.evaluation.example_keeper import ExampleKeeper
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.random_models import averaging_advice, recognised, rows_to_compare, variation_doubts
 from vitattack.evaluation.reuse import keep_or_confirm
@@ -64,8 +65,13 @@ def run(
     again: Callable[[str], RecordListener] = lambda name: lambda records, total: None,
     expected_clean: Any = None,
     model_record: dict[str, Any] | None = None,
+    save_adv: bool = False,
+    finished: Result | None = None,
 ) -> Result | None:
-    """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished."""
+    """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished.
+
+    Of a `finished` job only examples can be missing: its result stays as it is.
+    """
     device = victim.mean.device
     with Sink(out, job, list(data.cut(rows_at_once(attack, job))), shard, fresh=fresh) as sink, ExitStack() as scope:
         with stage("comparing the model with stored logits"):
@@ -78,6 +84,8 @@ def run(
         with stage("preparing the attack"):  # for its doubts even if nothing is left to run
             attack = prepared(attack, victim, calibration, job, sink)
         batches = BatchRunner(victim, attack, job, threat)
+        examples = ExampleKeeper(sink.folder, job, wanted=save_adv)
+        examples.complete(sink.stored_batches, batches.crafter(data))
         if sink.todo:
             sink.note({"versions": package_versions(COMPUTING)})
         for rows in sink.todo:
@@ -86,13 +94,15 @@ def run(
             if rows == sink.batches[0]:
                 with stage("checking the model"):
                     batches.doubt(*model_doubts(victim, x[:8]), *variation_doubts(varies, attack, job))
-            records = [outcome.record for outcome in batches.outcomes(rows, x, y)]
+            outcomes = batches.outcomes(rows, x, y)
+            records = [outcome.record for outcome in outcomes]
+            examples.keep(sink.numbered(records), x, outcomes)
             sink.write(records, batches.take_notes(nudged))
             sink.note({"n": len(rows), "seconds": time.perf_counter() - began})
             watch(records, sink.total)
-        everything = run_again(victim, attack, job, threat, data, sink, again) if sink.merge() else None
-        if everything is None:
-            return None
+        everything = run_again(victim, attack, job, threat, data, sink, again, examples) if sink.merge() else None
+        if everything is None or finished is not None:
+            return finished
         noticed = []
         if at_chance(everything, victim.num_classes):
             x, y, _ = read_batch(data, data.rows[:TRIED], victim, device)

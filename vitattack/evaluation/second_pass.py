@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from vitattack.attacks.base import Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch
+from vitattack.evaluation.example_keeper import ExampleKeeper
 from vitattack.models.victim import Victim
 from vitattack.records.batch import Batch
 from vitattack.records.draws import CLEAN
@@ -77,6 +79,7 @@ def run_again(
     data: DataSet,
     sink: Sink,
     watch: Callable[[str], RecordListener],
+    examples: ExampleKeeper | None = None,
 ) -> list[SampleRecord]:
     """Run what is missing of the later passes of a merged job; returns the last record of every sample."""
     latest = {record.index: record for record in sink.first_pass}
@@ -86,22 +89,33 @@ def run_again(
         stored = sink.later_pass(again.number, parts)
         before = {row: latest[row] for row in again.rows}
         latest |= {record.index: record for batch in stored.values() for record in batch.records}
+        lacking = [batch for batch in stored.values() if examples and examples.lacks(batch)]
+        if len(stored) < len(parts) or lacking:
+            batches = BatchRunner(victim, recall_attack(again.attack, victim, None), job, threat)
+        if examples and lacking:
+            examples.complete(lacking, batches.crafter(data), partial(_merged_with, before, again))
         if len(stored) < len(parts):
             told = watch(again.name)
             told([latest[row] for number in sorted(stored) for row in parts[number]], len(again.rows))
-            batches = BatchRunner(victim, recall_attack(again.attack, victim, None), job, threat)
         for number in (number for number in range(len(parts)) if number not in stored):
             began = time.perf_counter()
             x, y, _ = read_batch(data, parts[number], victim, victim.mean.device)
             outcomes = batches.outcomes(parts[number], x, y)
-            found = [merged_record(before[outcome.record.index], outcome.record, again) for outcome in outcomes]
-            sink.append(Batch(number, tuple(found), batches.take_notes(), again.number))
+            found = [_merged_with(before, again, outcome.record) for outcome in outcomes]
+            batch = Batch(number, tuple(found), batches.take_notes(), again.number)
+            if examples:
+                examples.keep(batch, x, outcomes)
+            sink.append(batch)
             latest |= {record.index: record for record in found}
             sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
             told(found, len(again.rows))
         done = again.number
     sink.end_passes(done)
     return list(latest.values())
+
+
+def _merged_with(before: Mapping[int, SampleRecord], again: LaterPass, found: SampleRecord) -> SampleRecord:
+    return merged_record(before[found.index], found, again)
 
 
 def merged_record(before: SampleRecord, found: SampleRecord, again: LaterPass) -> SampleRecord:

@@ -54,6 +54,8 @@ class SetupFields(TypedDict, total=False):
     out: str | Path | None
     fresh: bool
     shard: tuple[int, int]
+    save_adv: bool
+    save_png: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ class Setup:
     out: str | Path | None = None  # folder of the store; None to keep nothing
     fresh: bool = False  # delete what the store holds of these jobs
     shard: tuple[int, int] = (0, 1)  # part k of n
+    save_adv: bool = False  # keep the candidates beside the records; they are no part of the job
+    save_png: bool = False  # and as images of 8 bits
 
     def __post_init__(self) -> None:
         number, count = self.shard
@@ -86,6 +90,8 @@ class Setup:
             raise UsageError(f"shard {number}/{count} does not exist: write 0/{max(count, 1)} for the first")
         if count > MAX_SHARDS:
             raise UsageError(f"{count} shards are too many: cut the run into at most {MAX_SHARDS}")
+        if self.keeps_examples and self.out is None:
+            raise UsageError("adversarial examples are kept beside the records of a run: give out, the folder of runs")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit {self.limit} leaves no image: use at least 1")
         if self.precision not in get_args(Precision):
@@ -105,6 +111,11 @@ class Setup:
     def cores(self) -> int:
         """CPU threads of the run: as requested, else all that this process may use."""
         return usable_cores() if self.threads is None else self.threads
+
+    @property
+    def keeps_examples(self) -> bool:
+        """Whether candidates are kept: images of them are made from the exact ones."""
+        return self.save_adv or self.save_png
 
     @property
     def data_folder(self) -> Path | None:

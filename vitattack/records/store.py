@@ -23,6 +23,7 @@ from vitattack.records.events import Event, EventLog
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 from vitattack.records.record_file import RecordFile
+from vitattack.records.saved_examples import forget_examples
 from vitattack.records.scan import Scan, scan
 from vitattack.records.schema_1 import is_of_schema_1, notes_of_schema_1, read_schema_1
 from vitattack.records.sealed import SCHEMA, Damaged, load, load_intact, load_learned, move_aside, sealed, sealed_text
@@ -107,6 +108,7 @@ class Sink:
         if self._shard[1] > 1:
             self._forget_whole()
         self._own.clear()
+        forget_examples(self.folder, None if self._shard[1] == 1 else self._part(self._shard[0]))
         for name in (self._events.path.name, "result.json", *(["learned.json"] if self._shard[1] == 1 else [])):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -139,8 +141,13 @@ class Sink:
     @property
     def records(self) -> list[SampleRecord]:
         """The stored records of the shard's first pass, in the order of the job."""
+        return [record for batch in self.stored_batches for record in batch.records]
+
+    @property
+    def stored_batches(self) -> list[Batch]:
+        """The stored batches of the shard's first pass, in the order of the job."""
         batches = [self._own.get((1, number)) for number in self._part(self._shard[0])]
-        return [record for batch in batches if batch is not None for record in batch.records]
+        return [batch for batch in batches if batch is not None]
 
     @property
     def todo(self) -> list[tuple[int, ...]]:
@@ -151,10 +158,13 @@ class Sink:
     def total(self) -> int:
         return sum(len(self._all[at]) for at in self._part(self._shard[0]))
 
+    def numbered(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> Batch:
+        """The batch of the first pass that these records are."""
+        return Batch(self._numbers[tuple(record.index for record in records)], tuple(records), notes)
+
     def write(self, records: Sequence[SampleRecord], notes: BatchNotes = BatchNotes()) -> None:
         """Write one batch in one call, with what was noticed about it; it is on disk when this returns."""
-        rows = tuple(record.index for record in records)
-        self._own.append(Batch(self._numbers[rows], tuple(records), notes))
+        self._own.append(self.numbered(records, notes))
 
     def note(self, event: Event) -> None:
         """Append an event, such as the cost of a batch, which differs from run to run and is no part of the records."""
