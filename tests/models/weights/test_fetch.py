@@ -21,7 +21,7 @@ from torch import Tensor
 from tests.models.weights.hosts import Host, cut, host, page, slowly, status
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import Listener
-from vitattack.models.weights import cache, download, sources
+from vitattack.models.weights import cache, download, fetch, sources
 from vitattack.models.weights.fetch import fetch_state, weights_origin
 from vitattack.models.weights.sources import WeightSources
 
@@ -237,6 +237,52 @@ def test_a_damaged_cache_is_fetched_again(there: Host, home: Path) -> None:
     there.files["/v"] = save({key: value * 2 for key, value in STATE.items()})
     with pytest.raises(UsageError, match="your lock file"):  # the name stands for another file now
         fetch_state(WeightSources((there.url + "/v",)), name="x")
+
+
+@pytest.mark.parametrize("stopped_in", ["store_converted", "add_pin"])
+def test_a_stop_before_the_hash_is_noted_loses_it_for_no_later_call(
+    stopped_in: str, there: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.files["/w"] = save(STATE)
+    weights = WeightSources((there.url + "/w",))
+
+    def stop(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(cache, stopped_in, stop)
+        fetch_state(weights, name="x")
+    assert same(fetch_state(weights, name="x")) and len(there.gets("/w")) == 1
+    sha256 = hashlib.sha256(there.files["/w"]).hexdigest()
+    assert cache.read_pins()["x"].sha256 == weights_origin(weights, "x")["sha256"] == sha256
+    cache.pin_file().unlink()
+    assert weights_origin(weights, "x") == {"from": there.url + "/w", "sha256": sha256}
+
+
+@pytest.mark.parametrize("damage", ["bit", "end", "note"])
+def test_a_download_that_was_damaged_before_its_hash_was_noted_is_fetched_again(
+    damage: str, there: Host, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.files["/w"] = save(STATE)
+    weights = WeightSources((there.url + "/w",))
+
+    def stop(*given: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fetch, "read_checkpoint", stop)
+        fetch_state(weights, name="x")
+    (file,) = (path for path in (home / "downloads").iterdir() if path.suffix != ".sha256")
+    content = file.read_bytes()
+    if damage == "bit":  # in a tensor: every parser takes it
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "end":
+        file.write_bytes(content[:-1])
+    else:
+        file.with_name(file.name + ".sha256").write_bytes(b"\xff")
+    assert same(fetch_state(weights, name="x")) and len(there.gets("/w")) == 2
+    assert cache.read_pins()["x"].sha256 == hashlib.sha256(content).hexdigest()
+    assert not files(home / "downloads")
 
 
 def test_a_name_never_leads_out_of_the_cache(there: Host, home: Path, tmp_path: Path) -> None:

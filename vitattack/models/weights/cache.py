@@ -105,6 +105,13 @@ def cached_weights(weights: WeightSources, name: str) -> Path | None:
     return path
 
 
+def original_sha256(weights: WeightSources, name: str) -> str | None:
+    """Return the hash of the file that the cached weights were made from, as their note has it."""
+    note = _note(_weights_file(name))
+    known = note.get("original") if any(_is_from(note, source) for source in weights.sources) else None
+    return known if isinstance(known, str) else None
+
+
 def store_converted(state: dict[str, Tensor], weights: WeightSources, name: str, original: str, source: Source) -> Path:
     """Write tensors as a safetensors file into the cache; the note beside it is written last and makes it valid."""
     from safetensors import SafetensorError

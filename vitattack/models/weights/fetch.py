@@ -49,7 +49,7 @@ def weights_origin(weights: WeightSources, name: str) -> dict[str, str | None]:
     pin = cache.read_pins().get(name)
     if pin is not None and pin.source in weights.shown:
         return {"from": pin.source, "sha256": pin.sha256}
-    return {"from": weights.shown[0], "sha256": weights.sha256}
+    return {"from": weights.shown[0], "sha256": weights.sha256 or cache.original_sha256(weights, name)}
 
 
 def _checked_file(
@@ -113,9 +113,7 @@ def _fetch_from_hub(
         read_checkpoint(path)
         _pin(path, sha256, source, name)
         return path, weights.weights_key
-    converted = _convert(path, path.name, sha256, source, weights, name, unsafe)
-    _pin(path, sha256, source, name)
-    return converted, None
+    return _convert(path, path.name, sha256, source, weights, name, unsafe), None
 
 
 def _fetch_from_web(
@@ -127,17 +125,18 @@ def _fetch_from_web(
     def report(done: int, total: int | None) -> None:
         current_listener().progress(name, done, total or weights.size)
 
+    note = file.with_name(file.name + ".sha256")  # of a file that waits for --unsafe-pickle, or whose call was stopped
+    pinned = cache.expected_sha256(weights, name)[0] is not None
     try:
-        if not file.is_file():  # else an earlier download waits for --unsafe-pickle
+        if not file.is_file() or not (pinned or _has_noted_sha256(file, note)):
             if offline:
                 raise hub.Absent("it is not in the cache")
             part = file.with_name(file.name + ".part")
-            pinned = cache.expected_sha256(weights, name)[0] is not None
             download(resolved.url, part, size=weights.size, pinned=pinned, progress=report)
+            note.write_text(files.file_sha256(part))
             part.replace(file)
         sha256 = cache.verify_file(file, weights, name)
         converted = _convert(file, called, sha256, source, weights, name, unsafe)
-        _pin(file, sha256, source, name)
     except OSError as error:
         raise VitattackError(
             f"cannot write '{file.parent}' ({error.strerror or error}): make room or set VITATTACK_HOME"
@@ -145,9 +144,18 @@ def _fetch_from_web(
     except UsageError as error:
         if not isinstance(error, CouldRunCode) or error.hostile:
             file.unlink(missing_ok=True)  # complete, but not the expected file
+            note.unlink(missing_ok=True)
         raise
     file.unlink()
+    note.unlink(missing_ok=True)
     return converted
+
+
+def _has_noted_sha256(file: Path, note: Path) -> bool:
+    try:
+        return files.no_pipe(note).read_text() == files.file_sha256(file)
+    except (OSError, ValueError):
+        return False
 
 
 def _download_name(name: str, source: Source) -> str:
@@ -159,7 +167,9 @@ def _download_name(name: str, source: Source) -> str:
 def _convert(
     path: Path, called: str, sha256: str, source: Source, weights: WeightSources, name: str, unsafe: bool
 ) -> Path:
+    """Write the tensors of a file into the cache. Its hash is pinned once it can be read, and before the copy counts."""
     state = named_tensors(read_checkpoint(path, name=called, unsafe=unsafe), called, weights.weights_key)
+    _pin(path, sha256, source, name)
     return cache.store_converted(state, weights, name, sha256, source)
 
 
