@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import UsageError
-from vitattack.core.files import no_pipe, read_json
+from vitattack.core.files import file_sha256, no_pipe, read_json
 from vitattack.core.locks import lock_file
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.initial_weights import run_key
@@ -89,17 +89,22 @@ def _is_whole(result: dict[str, Any]) -> bool:
 
 
 def _has_weights(folder: Path, weights: dict[str, Any]) -> bool:
-    """Whether both weights files are there, as long as the result says."""
+    """Whether both weights files are there, with the bytes that the result was written for."""
     for name in ("best", "last"):
         about, path = weights.get(name), folder / f"{name}.safetensors"
         if not (isinstance(about, dict) and path.is_file() and path.stat().st_size == about.get("size")):
+            return False
+        if file_sha256(path) != about.get("sha256"):
             return False
     return True
 
 
 @contextmanager
-def locked_folder(folder: Path, *, owner: bool) -> Iterator[None]:
-    """Create the folder and, as its owner, keep other runs out of it; the lock of a killed process is free again."""
+def locked_folder(folder: Path, *, owner: bool) -> Iterator[Callable[[], None]]:
+    """Create the folder and, as its owner, keep other runs out of it; the lock of a killed process is free again.
+
+    Yields a function that raises if the folder has vanished or was taken over meanwhile.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stream = no_pipe(folder / ".lock").open("w")
@@ -108,7 +113,7 @@ def locked_folder(folder: Path, *, owner: bool) -> Iterator[None]:
     with stream:
         lock = lock_file(stream, Path(stream.name), f"training in {folder}") if owner else None
         try:
-            yield
+            yield lock.confirm if lock is not None else lambda: None
         finally:
             if lock is not None:
                 lock.release()

@@ -68,8 +68,8 @@ def train(
     key = run_key(recipe)
     folder = folder_of(recipe, out, key)
     fresh = setup.fresh and not processes.restarted  # or one dead worker would cost the whole run
-    with locked_folder(folder, owner=processes.is_main), numerics(setup.cores), _deterministic():
-        checkpoints = Checkpoints(folder / "checkpoints", options.keep)
+    with locked_folder(folder, owner=processes.is_main) as confirm, numerics(setup.cores), _deterministic():
+        checkpoints = Checkpoints(folder / "checkpoints", options.keep, confirm)
         finished = None if fresh else finished_run(folder)
         if finished is not None:
             return replace(finished, is_main=processes.is_main)

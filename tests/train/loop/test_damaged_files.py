@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.small_runs import Hearing, KillAt, Killed, run, small
-from vitattack.core.errors import UsageError
+from tests.train.small_runs import Hearing, KillAt, Killed, run, run_fresh, small
+from vitattack.core.errors import UsageError, VitattackError
 from vitattack.report.train import run_table
 from vitattack.train.loop.checkpoints import Checkpoints
 from vitattack.train.loop.logs import read_rows
+from vitattack.train.loop.reporter import Row
 from vitattack.train.run_folder import TrainedRun
 
 DAMAGES = {
@@ -170,3 +171,91 @@ def test_best_weights_that_are_gone_cannot_be_made_from_the_last_checkpoint(
     (folder / "best.safetensors").write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"best.safetensors is missing or damaged .*start over with --fresh"):
         run(RECIPE, tmp_path)
+
+
+def _flip(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_other_weights_of_equal_length_are_not_shown_as_those_of_the_run(finished: TrainedRun, tmp_path: Path) -> None:
+    folder = tmp_path / finished.folder.name
+    shutil.copytree(finished.folder, folder)
+    _flip(folder / "last.safetensors")
+    hearing = Hearing()
+    assert run(RECIPE, tmp_path, hearing, log_every=1).last.read_bytes() == finished.last.read_bytes()
+    assert any("damaged: writing them again" in text for text in hearing.warned)
+    _flip(folder / "best.safetensors")
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"best.safetensors is missing or damaged .*start over with --fresh"):
+            run(RECIPE, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted"])
+def test_best_weights_that_were_changed_meanwhile_do_not_become_the_best(tmp_path: Path, damage: str) -> None:
+    recipe = small(
+        hooks=(), objective="standard", validation=8, probe=0, optimiser="sgd(lr=1e-30)"
+    )  # epoch 1 stays best
+    with pytest.raises(Killed):
+        run(recipe, tmp_path, KillAt(20), save_every=4, log_every=1)
+    (best,) = tmp_path.glob("*/best.safetensors")
+    if damage == "flipped":
+        _flip(best)
+    else:
+        best.unlink()
+    with pytest.raises(UsageError, match=r"best.safetensors is missing or damaged .*start over with --fresh"):
+        run(recipe, tmp_path)
+    run_fresh(recipe, tmp_path)
+
+
+def test_a_kill_between_the_best_weights_and_their_checkpoint_costs_nothing(
+    whole: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = whole.result["best"]["step"]
+
+    def save(self: Checkpoints, step: int, content: dict[str, Any]) -> Path:
+        if step == at:
+            raise Killed
+        return real(self, step, content)
+
+    real = Checkpoints.save
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Checkpoints, "save", save)
+        run(small(), tmp_path, save_every=4, log_every=1)
+    (best,) = tmp_path.glob("*/best.safetensors")
+    assert best.read_bytes() == whole.best.read_bytes()
+    assert run(small(), tmp_path, save_every=4, log_every=1).best.read_bytes() == whole.best.read_bytes()
+
+
+@pytest.mark.parametrize("gone", ["run", "all"])
+@pytest.mark.parametrize("at", [9, 20])
+def test_a_folder_that_vanishes_is_not_begun_again_in_the_middle(
+    whole: TrainedRun, tmp_path: Path, gone: str, at: int
+) -> None:
+    out = tmp_path / "runs"
+
+    class Vanishing(Hearing):
+        def step(self, row: Row) -> None:
+            if row["step"] == at:
+                (folder,) = out.iterdir()
+                (out if gone == "all" else folder).rename(tmp_path / "elsewhere")
+
+    with pytest.raises(VitattackError, match=r"cannot write .* \(No such file or directory\)"):
+        run(small(), out, Vanishing(), save_every=4, log_every=1)
+    assert not out.exists() or not any(out.iterdir())
+    again = run(small(), out, save_every=4, log_every=1)
+    assert again.last.read_bytes() == whole.last.read_bytes()
+    assert again.best.read_bytes() == whole.best.read_bytes()
+
+
+def test_a_run_that_another_machine_took_over_writes_nothing_more(tmp_path: Path) -> None:
+    class TakenOver(Hearing):
+        def step(self, row: Row) -> None:
+            if row["step"] == 9:
+                (lease,) = tmp_path.glob("*/.lock.lease")
+                content = json.loads(lease.read_text().splitlines()[0])
+                lease.write_text(json.dumps({**content, "token": "other", "host": "node-b"}) + "\n000000000001\n")
+
+    with pytest.raises(VitattackError, match="was taken over by process .* on node-b"):
+        run(small(), tmp_path, TakenOver(), save_every=4, log_every=1)
+    assert [path.name for path in tmp_path.glob("*/checkpoints/*")] == ["step-000000004.pt", "step-000000008.pt"]

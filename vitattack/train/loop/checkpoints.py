@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +34,15 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints in one folder, of which the newest `keep` are kept."""
+    """Checkpoints in one folder, of which the newest `keep` are kept; `confirm` raises if the folder is not ours any more."""
 
     folder: Path
     keep: int = 2
+    confirm: Callable[[], None] = lambda: None
 
     def save(self, step: int, content: dict[str, Any]) -> Path:
         """Store the state after `step` optimiser steps, then remove old checkpoints."""
+        self.confirm()
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **content}, buffer)
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -56,6 +58,7 @@ class Session(Observer):
         judged_by_attack = attacking and self.accuracy_probe.attacked > 0
         self.criterion = ("robust" if judged_by_attack else "clean") if len(data.x) else "loss"
         self.best: Row | None = None
+        self._best_sha256: str | None = None  # of its weights file
         self.seconds, self._since = 0.0, time.monotonic()
         self.processes = loop.run.processes
         self.log: RunLog | None = None
@@ -80,6 +83,7 @@ class Session(Observer):
                     "by another version: start over with --fresh"
                 ) from error
         if self.processes.is_main:
+            self._check_best()
             self.log = RunLog(self.folder, run.step, self.options.log, self.recipe.json(), self._past)
             self.reporter.begin(self.recipe, self.folder, run.step, run.epochs * run.steps)
             for note in self.log.damaged:
@@ -94,8 +98,11 @@ class Session(Observer):
         best = state["best"]
         if best is not None and not (is_row(best) and {"epoch", "loss", self.criterion} <= best.keys()):
             raise ValueError("its best epoch has no numbers")
-        self.best, self.seconds = best, float(state["seconds"])
-        past = state.get("epochs")  # not in checkpoints of the first versions
+        sha256 = state.get("best_sha256")  # like `epochs`, not in checkpoints of the first versions
+        if not isinstance(sha256, str | None):
+            raise ValueError("its best epoch has no hash")
+        self.best, self._best_sha256, self.seconds = best, sha256, float(state["seconds"])
+        past = state.get("epochs")
         if past is not None and not (isinstance(past, list) and all(map(is_row, past))):
             raise ValueError("its epochs have no numbers")
         self._past = past
@@ -117,6 +124,7 @@ class Session(Observer):
                 "loop": state,
                 "watch": self.early_stop.state_dict(),
                 "best": self.best,
+                "best_sha256": self._best_sha256,
                 "epochs": self.log.epochs() if self.log is not None else [],
                 "seconds": self.seconds,
             }
@@ -153,6 +161,7 @@ class Session(Observer):
             self._export("best")
         if self.log is None:
             return
+        self._check_best()
         self.log.close()
         weights = {
             name: {"sha256": file_sha256(path), "size": path.stat().st_size, "adapter": adapter}
@@ -202,7 +211,27 @@ class Session(Observer):
         if self.processes.is_main:
             about = {"recipe": self.recipe.json(), "step": self.loop.run.step}
             weights = safetensors_bytes(self.loop.plain().model, self.recipe.export == "fp16", about)
+            self.checkpoints.confirm()
             write_durably(self.folder / f"{name}.safetensors", weights)
+            if name == "best":
+                self._best_sha256 = hashlib.sha256(weights).hexdigest()
+
+    def _check_best(self) -> None:
+        """Refuse a file that is not the best weights of this run, which no checkpoint holds."""
+        path = self.folder / "best.safetensors"
+        if self._best_sha256 is None or (path.is_file() and file_sha256(path) == self._best_sha256):
+            return
+        if _step_of(path) <= self.loop.run.step:  # else a kill came before the checkpoint: the file is written again
+            raise UsageError(f"{path} is missing or damaged (it is not what its epoch stored): start over with --fresh")
+
+
+def _step_of(path: Path) -> int:
+    """The step after which a weights file was written; -1 if that cannot be read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads(file.metadata()["vitattack"])["step"])
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError):
+        return -1
 
 
 def _adapter(path: Path) -> str | None:
