@@ -15,10 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from vitattack.core.errors import VitattackError
 from vitattack.core.files import cannot_write, no_pipe, replace_content
@@ -26,11 +23,15 @@ from vitattack.records.batch import Batch
 from vitattack.records.record import SampleRecord
 from vitattack.records.scan import scan
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
 FOLDER, IMAGES = "adversarial", "png"
 SCHEMA = 1
 NUMBERS = ("index", "label", "clean", "prediction")
 TENSORS = (*NUMBERS, "x", "x_adv")
-Array = NDArray[Any]
 Key = tuple[int, int]  # pass, and place of the batch in it
 
 
@@ -65,6 +66,7 @@ def folder_of(run: Path) -> Path:
 
 def write_examples(run: Path, batch: Batch, about: Mapping[str, str], x: Array, x_adv: Array) -> None:
     """Write the examples of a batch whole or not at all; they are on disk when this returns."""
+    import numpy as np
     from safetensors.numpy import save
 
     kept = kept_rows(batch)
@@ -100,6 +102,8 @@ def checksum(batch: Batch) -> str:
 
 def in_bytes(x: Array) -> Array:
     """Images as bytes where these say exactly the same, as those of image files do; else as they are."""
+    import numpy as np
+
     with np.errstate(invalid="ignore"):
         bytes_ = np.rint(x * np.float32(255)).astype(np.uint8)
     return bytes_ if np.array_equal(from_bytes(bytes_), x) else np.ascontiguousarray(x, dtype=np.float32)
@@ -107,6 +111,8 @@ def in_bytes(x: Array) -> Array:
 
 def from_bytes(x: Array) -> Array:
     """Stored images as float32 in [0,1]."""
+    import numpy as np
+
     return x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x
 
 
@@ -173,6 +179,7 @@ class SavedExamples:
 
     def columns(self, indices: Sequence[int] | None = None) -> Columns:
         """The examples of these samples, by default all, as arrays."""
+        import numpy as np
         from safetensors import SafetensorError, safe_open
 
         asked = list(self._places if indices is None else indices)
@@ -203,6 +210,7 @@ class SavedExamples:
 
 def write_images(run: Path) -> Path:
     """Write every candidate of a run as a PNG of 8 bits, rounded to the nearest; those that are there are kept."""
+    import numpy as np
     from PIL import Image
 
     examples, folder = SavedExamples(run), folder_of(run) / IMAGES
@@ -243,6 +251,8 @@ def _about(metadata: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def _checksum_of(tensors: Mapping[str, Array]) -> str:
+    import numpy as np
+
     crc = 0
     for name in TENSORS:
         crc = zlib.crc32(np.ascontiguousarray(tensors[name]).tobytes(), crc)
