@@ -60,6 +60,8 @@ Examples:
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit pgd --save-adv                    keep the adversarial images beside the records
+  vitattack eval my-vit/ auto --data folder:val             a Hugging Face transformers folder
+  vitattack eval hf:google/vit-base-patch16-224 pgd --data imagenet --threat linf:4/255
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
 The same command resumes a run that was stopped, and prints the stored table of a finished one.
@@ -92,7 +94,7 @@ def command(
 ) -> None:
     """Attack MODEL with each ATTACK, by default `auto`, and print clean and robust accuracy with 95 % intervals.
 
-    MODEL is a zoo id, timm:ARCH.TAG, hf-hub:OWNER/NAME or a checkpoint file with --arch. ATTACK is a name or a call
+    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained or a checkpoint file with --arch. ATTACK is a name or a call
     such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
     errs on it twice, inside [0,1] and inside the budget.
     """

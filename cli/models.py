@@ -11,7 +11,7 @@ from .options import output_options
 @click.group("models", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List, describe, fetch, check or add models of the zoo. timm:ARCH.TAG, hf-hub:OWNER/NAME and files need no entry."""
+    """List, describe, fetch, check or add models of the zoo. timm:ARCH.TAG, hf:OWNER/NAME, folders and files need no entry."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_models, text="", data=None, cached=False, as_json=False, form="table", quiet=False)
 

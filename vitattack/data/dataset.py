@@ -14,10 +14,11 @@ from vitattack.core.errors import UsageError, text_failure
 from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.entry import DataEntry, Labelled, OpenedSet, Source
 from vitattack.data.formats.arrays import npz_source
-from vitattack.data.formats.row_sources import TensorSource, class_folders
+from vitattack.data.formats.row_sources import ImageSource, TensorSource, class_folders
 from vitattack.data.imagenet.classes import Classes, single_classes
 from vitattack.data.imagenet.validation import ValidationSource
 from vitattack.data.imagenet.validation_set import ValidationSet
+from vitattack.data.labels.class_names import aliases, aliases_of, imagenet_aliases
 from vitattack.data.labels.imagenet import classes_from_synsets
 from vitattack.data.protocols import PROTOCOLS, EvaluationProtocol
 from vitattack.data.request import CLASS_FILE, FOLDER, NPZ, DataRequest, as_path, check_folder, read_request
@@ -50,6 +51,15 @@ class DataSet:
     def set_name(self) -> str:
         """The set without rows and transform: equal names number the same images equally."""
         return str(self.protocol.get("data") or self.text.partition("[")[0])
+
+    @property
+    def class_aliases(self) -> Sequence[frozenset[str]] | None:
+        """The names of its classes in the order of their labels, where they are known."""
+        if self.classes is not None:  # for a model of ImageNet-1k, which is restricted to them
+            return imagenet_aliases()
+        if isinstance(self.source, ImageSource) and self.source.class_names is not None:
+            return aliases(self.source.class_names)
+        return aliases_of(self.set_name)
 
     def digest(self) -> str:
         """A hash of the content of the chosen rows."""

@@ -14,7 +14,7 @@ from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.progress import Counter
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import numerics, resolve_device
-from vitattack.data import DataSet, restrict_to_classes
+from vitattack.data import DataSet, match_labels, restrict_to_classes
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import RowStatistics
 from vitattack.evaluation.batch_runner import read_batch
@@ -173,9 +173,9 @@ def diagnose(
     place = _with_doubles(resolve_device(setup.device, model), setup.device, model)
     with numerics(setup.cores):
         if isinstance(model, str):
-            victim = load_model(model, place, setup.options or FileOptions()).victim
-            images = images_of(setup, preprocessing(setup.transform, victim))
-            victim = restrict_to_classes(victim, images.classes)
+            loaded = load_model(model, place, setup.options or FileOptions())
+            images = images_of(setup, preprocessing(setup.transform, loaded.victim))
+            victim = restrict_to_classes(match_labels(loaded.victim, loaded.labels, images), images.classes)
         else:
             check_module(model)
             images = images_of(setup, preprocessing(setup.transform))

@@ -12,6 +12,7 @@ from vitattack.data import DataSet
 from vitattack.data.formats.arrays import ArraySource
 from vitattack.data.formats.row_sources import ParquetSource
 from vitattack.data.rows import split_rows
+from vitattack.models.hugging_face.folder import names_a_folder
 from vitattack.models.weights import fetch
 from vitattack.models.zoo.catalogue import user_zoo_file
 from vitattack.models.zoo.load import LoadedModel
@@ -19,12 +20,17 @@ from vitattack.models.zoo.load import LoadedModel
 
 def files_named(model: str) -> tuple[Path, ...]:
     """The files that a model's text leads to and that are known before it is opened."""
-    return (*([Path(model)] if Path(model).is_file() else []), ZOO_FILE, user_zoo_file())
+    named = [Path(model)] if Path(model).is_file() else []
+    if names_a_folder(model):
+        named = [file for file in Path(model).iterdir() if file.is_file()]
+    return (*named, ZOO_FILE, user_zoo_file())
 
 
 def model_files(loaded: LoadedModel, text: str) -> tuple[Path, ...] | None:
     """The weights of a model and the zoo files that describe it; None if another library keeps its files."""
     described = (ZOO_FILE, user_zoo_file())
+    if loaded.files is not None:
+        return (*loaded.files, *described)
     if loaded.entry is not None:
         if loaded.entry.weights is None:
             return None

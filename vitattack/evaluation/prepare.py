@@ -126,7 +126,8 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
             raise UsageError(f"the model is on {home}: call .to('{device}') first, or drop the device")
         first, _ = images.read(images.rows[:1])
         loaded = LoadedModel(as_victim(model, first.to(home)).to(home), None, {"source": "module"})
-    victim = data_sets.restrict_to_classes(loaded.victim, images.classes)
+    victim = data_sets.match_labels(loaded.victim, loaded.labels, images)
+    victim = data_sets.restrict_to_classes(victim, images.classes)
     if images.num_classes is not None and images.num_classes != victim.num_classes:
         raise UsageError(
             f"'{victim.name}' has {victim.num_classes} classes, '{images.text}' has {images.num_classes}: "

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import timm
 import torch
 from safetensors.torch import save
 
+from tests.models.hugging_face.folders import save_vit
 from tests.models.weights.hosts import COMMIT, host
 from tests.models.weights.test_fetch import torch_file
 from vitattack.core.assets import EMBEDDED
@@ -25,6 +27,7 @@ from vitattack.models.weights.sources import WeightSources
 # Its constants are read from the environment when the client is imported: a process of its own.
 CODE = """
 import hashlib, json, sys, torch
+from importlib.util import find_spec
 from vitattack.models.weights import cache
 from vitattack.models.weights.fetch import fetch_state
 from vitattack.models.weights.sources import WeightSources
@@ -56,6 +59,16 @@ attempt("where", lambda: cache.weights_location(WeightSources(("hf-hub:lab/tiny"
 attempt("timm where", lambda: cache.weights_location(WeightSources(("timm:test_vit.r160_in1k",)), "timm"))
 attempt("data", lambda: [len(data.load_data("cifar10")), data.load_data("cifar10[:8]").read([0, 5])[1].tolist()])
 attempt("victim", lambda: load_model("timm:test_vit.r160_in1k", torch.device("cpu")).victim.num_classes)
+def of_transformers(text):
+    loaded = load_model(text, torch.device("cpu"))
+    return [loaded.victim.num_classes, loaded.record["source"], loaded.record["revision"]]
+
+if find_spec("transformers"):
+    attempt("vit", lambda: of_transformers("hf:lab/vit"))
+    attempt("vit at", lambda: of_transformers("hf-hub:lab/vit@main"))
+    attempt("code", lambda: of_transformers("hf:lab/code"))
+    attempt("adapter", lambda: of_transformers("hf:lab/adapter"))
+    attempt("no model", lambda: of_transformers("hf:lab/empty"))
 out["pins"] = {name: [pin.revision, pin.source] for name, pin in cache.read_pins().items()}
 out["progress"] = heard.bytes
 print(json.dumps(out))
@@ -86,6 +99,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
                 EMBEDDED / "cifar10-demo.parquet"
             ).read_bytes(),
         }
+        if find_spec("transformers"):
+            save_vit(root / "vit")
+            vit = {path.name: path.read_bytes() for path in (root / "vit").iterdir()}
+            config = json.loads(vit["config.json"])
+            code = json.dumps({**config, "auto_map": {"AutoModel": "own.Model"}}).encode()
+            repositories = {
+                "vit": vit,
+                "code": {**vit, "config.json": code},
+                "adapter": {**vit, "adapter_config.json": b"{}"},
+            }
+            for name, contents in repositories.items():
+                hub.files |= {f"/lab/{name}/resolve/main/{file}": body for file, body in contents.items()}
         for path, body in list(hub.files.items()):
             hub.files[path.replace("/main/", f"/{COMMIT}/")] = body
         environment = {
@@ -139,6 +164,16 @@ def test_the_commit_is_pinned_and_progress_is_told(runs: Runs) -> None:
     assert pins["safe"] == [COMMIT, "hf-hub:lab/tiny"] and pins["timm"] == [COMMIT, "timm:test_vit.r160_in1k"]
     progress = online["progress"]
     assert isinstance(progress, list) and any(done == total for _, done, total in progress)
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_repositories_of_transformers_are_checked_before_their_weights_are_fetched(runs: Runs) -> None:
+    for found in runs:
+        assert found["vit"] == found["vit at"] == [10, "transformers", COMMIT]
+        assert "names Python code of its own, which is never run (auto_map)" in str(found["code"])
+        assert "holds an adapter, which is no model by itself" in str(found["adapter"])
+    assert runs[0]["no model"] == "NoSuchFile: the repository lab/empty has no file config.json"
+    assert "connect and run again, or give a local file" in str(runs[1]["no model"])
 
 
 def test_offline_gives_the_same_from_the_caches(runs: Runs) -> None:

@@ -36,7 +36,13 @@ def test_names_are_checked_without_torch() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("tiny-vit", "zoo"), ("timm:vit_tiny_patch16_224.a", "timm"), ("hf-hub:lab/vit", "timm"), ("w.pt", "file")],
+    [
+        ("tiny-vit", "zoo"),
+        ("timm:vit_tiny_patch16_224.a", "timm"),
+        ("hf-hub:lab/vit", "hub"),
+        ("hf:lab/vit", "hub"),
+        ("w.pt", "file"),
+    ],
 )
 def test_every_kind_is_told(name: str, kind: ModelKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ from timm.data import create_transform, resolve_data_config
 
 from vitattack.core.errors import UsageError
 from vitattack.data.transform import make_transform
-from vitattack.models.zoo.load import timm_transform
+from vitattack.models.timm_config import timm_transform
 
 SAMPLE = (
     "vit_base_patch16_224.augreg_in21k_ft_in1k",

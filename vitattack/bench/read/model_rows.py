@@ -12,17 +12,20 @@ from vitattack.bench.schema import ModelRow
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import names_a_file, printable
+from vitattack.models.hugging_face.folder import names_a_folder
+from vitattack.models.hugging_face.repository import PREFIXES as HF_PREFIXES
 from vitattack.models.normalise import parse_normaliser
 from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
+from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.names import check_model_name
 from vitattack.models.zoo.renamed import refuse_former_id
 from vitattack.text.yaml_lines import Item, checked, refuse_unknown
 
 # Options of a checkpoint file, as fields of FileOptions.
 OPTIONS = ("arch", "arch_kwargs", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like")
 WILDCARDS = "*?["
-HUBS = ("timm:", "hf-hub:")
 
 
 def model_rows(item: Item, data: UnopenedData) -> list[ModelRow]:
@@ -57,13 +60,17 @@ def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData
     """Refuse an unknown model, options that do not belong to it, and a head for other classes than those of the data."""
     zoo = zoo_entries()
     checked(item, lambda: refuse_former_id(text, zoo))
-    if text in zoo or text.startswith(HUBS):
+    if text.startswith(HF_PREFIXES) or names_a_folder(text):
+        checked(item, lambda: check_model_name(text, FileOptions(**options)))
+    elif text in zoo or text.startswith("timm:"):
         if options:
             item.refuse(f"{next(iter(options))} describes a checkpoint file, '{text}' is none: drop it")
     elif text.endswith(SUFFIXES):
         checked(item, lambda: _check_checkpoint(text, options))
     else:
-        checked(item, lambda: refuse_unknown("model", text, [*zoo, "timm:ARCH.TAG", "FILE.safetensors"]))
+        checked(
+            item, lambda: refuse_unknown("model", text, [*zoo, "timm:ARCH.TAG", "hf:OWNER/NAME", "FILE.safetensors"])
+        )
     entry = zoo.get(text) or zoo.get(str(options.get("like")))
     if entry is not None and not published and not data.suits(entry):
         item.refuse(

@@ -172,6 +172,8 @@ class ImageInParquet:
 class ImageSource:
     """Encoded images with their labels, decoded as they are read."""
 
+    class_names: tuple[str, ...] | None = None  # by label, where the labels number names of folders
+
     def __init__(
         self, items: Sequence[tuple[EncodedImage, int]], num_classes: int | None, transform_text: str, where: str = ""
     ) -> None:
@@ -235,7 +237,10 @@ def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
         raise UsageError(f"folder '{root}' {what}: sort the images into one sub-folder per class")
     names = sorted({blob.name.split("/")[0] for blob in classed})
     labels, num_classes = folder_labels(names)
-    return ImageSource([(blob, labels[blob.name.split("/")[0]]) for blob in classed], num_classes, transform_text)
+    source = ImageSource([(blob, labels[blob.name.split("/")[0]]) for blob in classed], num_classes, transform_text)
+    if list(labels.values()) == list(range(len(names))) and num_classes == len(names):
+        source.class_names = tuple(names)
+    return source
 
 
 class TensorSource:

@@ -21,16 +21,29 @@ def _numbers_in(file: str) -> tuple[int, ...]:
 
 
 def _timm_list(name: str) -> list[str]:
-    """The words of a list that timm ships; timm itself is not imported, since it loads torch."""
+    """The words of a list that timm ships."""
+    return _timm_file(name).split()
+
+
+def _timm_file(name: str) -> str:
+    """A text that timm ships; timm itself is not imported, since it loads torch."""
     spec = find_spec("timm")
     assert spec is not None and spec.origin is not None  # timm is a dependency
-    return (Path(spec.origin).parent / "data" / "_info" / name).read_text().split()
+    return (Path(spec.origin).parent / "data" / "_info" / name).read_text()
 
 
 @cache
 def synsets() -> tuple[str, ...]:
     """The 1,000 synsets of ImageNet-1k in the order of their class numbers."""
     return tuple(_timm_list("imagenet_synsets.txt"))
+
+
+@cache
+def synset_lemmas() -> tuple[str, ...]:
+    """The words for each class of ImageNet-1k, separated by commas."""
+    lines = (line.partition("\t") for line in _timm_file("imagenet_synset_to_lemma.txt").splitlines())
+    words = {synset: text for synset, _, text in lines}
+    return tuple(words[synset] for synset in synsets())
 
 
 @cache

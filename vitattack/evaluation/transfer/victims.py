@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitattack.attacks.black_box.transfer import resized
 from vitattack.attacks.catalogue import ATTACKS
 from vitattack.core.errors import UsageError
-from vitattack.data import DataSet, restrict_to_classes
+from vitattack.data import DataSet, match_labels, restrict_to_classes
 from vitattack.data.entry import Source
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.prepare import images_of
@@ -92,7 +92,10 @@ def assemble(
     for model in models:
         if not isinstance(model, str) and id(model) not in loaded:
             loaded[id(model)] = LoadedModel(as_victim(model, image.to(place)).to(place), None, {"source": "module"})
-    loaded = {key: replace(one, victim=restrict_to_classes(one.victim, base.classes)) for key, one in loaded.items()}
+    loaded = {
+        key: replace(one, victim=restrict_to_classes(match_labels(one.victim, one.labels, base), base.classes))
+        for key, one in loaded.items()
+    }
     _check_classes([one.victim for one in loaded.values()], base)
     found: dict[str | int, StudiedModel] = {}
     for key, one in loaded.items():

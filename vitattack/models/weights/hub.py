@@ -23,6 +23,10 @@ class Absent(UsageError):
     """The file is not on this machine, and the network was not to be used."""
 
 
+class NoSuchFile(UsageError):
+    """The repository does not have the file."""
+
+
 FILES = ("model.safetensors", "pytorch_model.bin")  # tried in order where a source names no file
 
 
@@ -72,7 +76,7 @@ def fetch_from_hub(source: Source, *, offline: bool, revision: str | None = None
             raise UsageError(f"it is not in the hub's cache and cannot be fetched ({_reason(error)})") from error
         except EntryNotFoundError as error:
             if file or candidate == FILES[-1]:
-                raise UsageError(f"the repository {repo} has no file {file or ' or '.join(FILES)}") from error
+                raise NoSuchFile(f"the repository {repo} has no file {file or ' or '.join(FILES)}") from error
         except Exception as error:  # the client and its transport each raise their own kinds
             raise UsageError(f"the hub does not give it ({_reason(error)})") from error
     raise AssertionError

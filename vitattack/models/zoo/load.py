@@ -1,8 +1,7 @@
-"""Loading of a victim by name: a zoo id, `timm:ARCH.TAG`, `hf-hub:OWNER/NAME`, or a checkpoint file."""
+"""Loading of a victim by name: a zoo id, `timm:ARCH.TAG`, `hf:OWNER/NAME`, a folder, or a checkpoint file."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,11 @@ from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable, without_secrets
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.flops import count_forward
+from vitattack.models.hugging_face.folder import ModelFolder, read_model_folder
+from vitattack.models.hugging_face.load import FolderOptions, load_folder
+from vitattack.models.hugging_face.repository import fetch_model
 from vitattack.models.normalise import Normaliser, parse_normaliser
+from vitattack.models.timm_config import timm_transform
 from vitattack.models.victim import Victim, check_forward
 from vitattack.models.weights import hub
 from vitattack.models.weights.adapters import Target, adapt
@@ -29,7 +32,7 @@ from vitattack.models.zoo.catalogue import zoo_entry
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
 from vitattack.models.zoo.figures import figures_of
 from vitattack.models.zoo.file_options import FileOptions
-from vitattack.models.zoo.names import check_buildable, check_model_name
+from vitattack.models.zoo.names import ATTENTION, check_buildable, check_model_name
 
 # Where training scripts usually keep their tensors, for files of entries without declared weights.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
@@ -43,6 +46,8 @@ class LoadedModel:
     victim: Victim
     entry: ZooEntry | None
     record: dict[str, Any]
+    labels: tuple[str, ...] | None = None  # names of its classes, by number
+    files: tuple[Path, ...] | None = None  # everything it was read from, where the record does not tell
 
     @cached_property
     def sized_record(self) -> dict[str, Any]:
@@ -62,6 +67,10 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
         loaded = load_entry(zoo_entry(text), unsafe_pickle=options.unsafe_pickle)
     elif kind == "timm":
         loaded = _load_from_timm(text)
+    elif kind == "hub":
+        loaded = _load_from_hub(text, options)
+    elif kind == "folder":
+        loaded = _load_folder(read_model_folder(Path(text)), text, options)
     else:
         loaded = _load_file(Path(text), options)
     loaded.victim.to(device).float().eval()
@@ -115,6 +124,25 @@ def _load_state(
     load_strict(model, adapt(floats, Target(model, normalize), adapters), name)
 
 
+def _load_from_hub(text: str, options: FileOptions) -> LoadedModel:
+    """Load a repository of the hub: of transformers, or of timm, whose own loader reads it."""
+    folder = fetch_model(text)
+    if folder is None:
+        if options.given:
+            raise UsageError(f"'{text}' is a model of timm, which says all there is to say: drop the options")
+        return _load_from_timm("hf-hub:" + text.partition(":")[2])
+    loaded = _load_folder(folder, text, options)
+    return replace(
+        loaded, files=None, record={**loaded.record, "revision": hub.revision_of(folder.path / "config.json")}
+    )
+
+
+def _load_folder(folder: ModelFolder, text: str, options: FileOptions) -> LoadedModel:
+    stated = FolderOptions(options.normalize, options.arch_kwargs.get(ATTENTION))
+    victim, record = load_folder(folder, text, stated)
+    return LoadedModel(victim, None, record, folder.labels, folder.files)
+
+
 def _load_from_timm(text: str) -> LoadedModel:
     import timm
     from timm.models import split_model_name_tag
@@ -155,22 +183,6 @@ def _load_from_timm(text: str) -> LoadedModel:
     return LoadedModel(
         victim, None, {"source": source, "cfg": {key: cfg[key] for key in keys if cfg.get(key) is not None}}
     )
-
-
-def timm_transform(cfg: Mapping[str, Any], text: str) -> str:
-    """The image transform of a timm configuration, as timm's own factory would make it."""
-    from timm.data.config import resolve_data_config
-
-    resolved = resolve_data_config(pretrained_cfg=dict(cfg))  # type: ignore[no-untyped-call]
-    *_, height, width = resolved["input_size"]
-    mode, interpolation = resolved["crop_mode"], resolved["interpolation"]
-    if mode not in ("center", "squash") or interpolation not in ("bilinear", "bicubic") or height != width:
-        raise UsageError(
-            f"'{text}' prepares images in a way that is not supported ({mode}, {interpolation}, {height} x {width} px): "
-            "choose another model"
-        )
-    scaled = math.floor(width / resolved["crop_pct"])
-    return f"{interpolation}{f'{scaled}x{scaled}' if mode == 'squash' else scaled}crop{width}"
 
 
 def _load_file(path: Path, options: FileOptions) -> LoadedModel:

@@ -9,6 +9,9 @@ from typing import Literal
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import close_matches, did_you_mean
 from vitattack.core.words import names_a_file
+from vitattack.models.hugging_face.folder import names_a_folder, read_model_folder, require_transformers
+from vitattack.models.hugging_face.repository import PREFIXES as HF_PREFIXES
+from vitattack.models.hugging_face.repository import repository
 from vitattack.models.normalise import NORMALISERS, parse_normaliser
 from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.catalogue import zoo_entries, zoo_entry
@@ -16,8 +19,9 @@ from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.renamed import refuse_former_id
 
-ModelKind = Literal["zoo", "timm", "file"]
-TIMM_PREFIXES = ("timm:", "hf-hub:")  # both are built by timm
+ModelKind = Literal["zoo", "timm", "hub", "folder", "file"]
+ATTENTION = "attn_implementation"  # the one argument that a folder takes
+HUB_PREFIXES = ("timm:", *HF_PREFIXES)
 
 
 def check_model_name(
@@ -30,13 +34,23 @@ def check_model_name(
     """
     known = zoo_entries()
     refuse_former_id(text, known)
-    if text in known or text.startswith(TIMM_PREFIXES):
-        _refuse_file_options(text, options, unsafe_pickle=text in known)
-        if text not in known:
-            return "timm"
+    if text in known:
+        _refuse_options(text, options, taken=("unsafe_pickle",))
         weights_to_fetch(known[text])
         check_buildable(known[text])
         return "zoo"
+    if text.startswith("timm:"):
+        _refuse_options(text, options)
+        return "timm"
+    if text.startswith(HF_PREFIXES):
+        repository(text)
+        _check_folder_options(text, options)
+        return "hub"
+    if names_a_folder(text):
+        _check_folder_options(text, options)
+        if read_model_folder(Path(text)).kind == "transformers":
+            require_transformers(text)
+        return "folder"
     if text.endswith(SUFFIXES) or ("/" in text and text.partition("/")[0] not in _shelves(known)) or names_a_file(text):
         check_checkpoint_file(Path(text), options)
         return "file"
@@ -46,7 +60,7 @@ def check_model_name(
 def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, FileOptions]:
     """The file options that concern each of several models: all for checkpoint files, only trust for zoo entries."""
     known = zoo_entries()
-    files = [text for text in models if text not in known and not text.startswith(TIMM_PREFIXES)]
+    files = [text for text in models if not (text in known or text.startswith(HUB_PREFIXES) or names_a_folder(text))]
     trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
     if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
@@ -79,8 +93,21 @@ def check_checkpoint_file(path: Path, options: FileOptions) -> None:
     options.architecture_arguments()
 
 
-def _refuse_file_options(text: str, options: FileOptions, *, unsafe_pickle: bool) -> None:
-    given = [name for name in options.given if not (unsafe_pickle and name == "unsafe_pickle")]
+def _check_folder_options(text: str, options: FileOptions) -> None:
+    """Refuse options that a folder or a repository states itself."""
+    _refuse_options(text, options, taken=("normalize", "arch_kwargs"))
+    if options.normalize is not None:
+        parse_normaliser(options.normalize)
+    odd = next((key for key in options.arch_kwargs if key != ATTENTION), None)
+    if odd is not None:
+        raise UsageError(
+            f"'{text}' states its architecture itself, and --arch-kwargs may only choose its attention kernel: write "
+            f'\'{{"{ATTENTION}": "eager"}}\''
+        )
+
+
+def _refuse_options(text: str, options: FileOptions, taken: tuple[str, ...] = ()) -> None:
+    given = [name for name in options.given if name not in taken]
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} describes a checkpoint file, '{text}' is none: drop it")
 
@@ -89,7 +116,7 @@ def _unknown_model(text: str, known: Iterable[str], attacks: list[str]) -> str:
     """Word the error for an unknown name; models and attacks stand side by side on a command line."""
     if text in attacks:
         return f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}"
-    models = [*known, "timm:ARCH.TAG", "hf-hub:OWNER/NAME", "FILE.safetensors"]
+    models = [*known, "timm:ARCH.TAG", "hf:OWNER/NAME", "FOLDER", "FILE.safetensors"]
     if not close_matches(text, models) and close_matches(text, attacks):
         return did_you_mean("model or attack", text, attacks)
     return did_you_mean("model", text, models)
