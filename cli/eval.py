@@ -94,9 +94,9 @@ def command(
 ) -> None:
     """Attack MODEL with each ATTACK, by default `auto`, and print clean and robust accuracy with 95 % intervals.
 
-    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained or a checkpoint file with --arch. ATTACK is a name or a call
-    such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain fp32 model
-    errs on it twice, inside [0,1] and inside the budget.
+    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained or a checkpoint file with --arch. ATTACK is a
+    name or a call such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain
+    fp32 model errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.core.file_hashes import marks_of
     from vitattack.records.run_index import RunIndex
