@@ -19,12 +19,12 @@ from .terminal import buffer_output, say, write
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
-    "compare": "Compare models, attacks or stores on the same images, with paired tests.",
     "runs": "List, show, export, verify, merge or delete what a store holds.",
     "bench": "Run a YAML file of models, attacks and threats, or estimate its cost.",
     "transfer": "Craft on some models, judge on others, and print transfer matrices.",
     "diagnose-softmax": "Report per block whether the attention softmax saturates or underflows.",
     "train": "Train a model by a recipe, or resume its training.",
+    "report": "Write one HTML page about stored runs: leaderboard, comparison, figures.",
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",

@@ -8,19 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.models.attention.saturation import SATURATED_GAP, UNDERFLOW_GAP
+from vitattack.models.attention.saturation import GAP_BINS, HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Quantiles are exact up to this many rows of a block, and those of a uniform sample beyond.
 KEPT_ROWS = 2**17
 ENTRIES_AT_ONCE = 2**22
-LOWEST_GAP, HIGHEST_GAP, BINS = 1e-3, 1e5, 64
 COUNTS = ("p_max_one", "zero", "subnormal", "dead", "overflow")
 
 
 def bin_edges() -> Tensor:
     """Edges of the gap histogram, evenly spaced in the logarithm; the outer bins take what lies beyond."""
-    return torch.logspace(math.log10(LOWEST_GAP), math.log10(HIGHEST_GAP), BINS + 1, dtype=torch.float64)
+    return torch.logspace(math.log10(LOWEST_GAP), math.log10(HIGHEST_GAP), GAP_BINS + 1, dtype=torch.float64)
 
 
 class RowStatistics:
@@ -32,7 +31,7 @@ class RowStatistics:
         self.entries = torch.zeros(heads, dtype=torch.long)
         self.saturated = torch.zeros(heads, dtype=torch.long)
         self.underflow = torch.zeros(heads, dtype=torch.long)
-        self.histogram = torch.zeros(heads, BINS, dtype=torch.long)
+        self.histogram = torch.zeros(heads, GAP_BINS, dtype=torch.long)
         self.entropy = torch.zeros(heads, dtype=torch.float64)
         self.jacobian = torch.zeros(heads, dtype=torch.float64)
         self.gap_max = torch.zeros(heads, dtype=torch.float64)
@@ -120,7 +119,7 @@ class RowStatistics:
     def _count_bins(self, gap: Tensor) -> None:
         place = torch.bucketize(gap, bin_edges()[1:-1])
         for head in range(self.heads):
-            self.histogram[head] += torch.bincount(place[head], minlength=BINS)
+            self.histogram[head] += torch.bincount(place[head], minlength=GAP_BINS)
 
     def _sample(self, gap: Tensor) -> None:
         """Keep a uniform sample of rows, the same in every head: those that draw the lowest tickets."""

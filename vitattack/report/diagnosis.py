@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vitattack.core.errors import UsageError
 from vitattack.core.table import Table
 from vitattack.diagnostics.diagnose import Block, Diagnosis
-from vitattack.diagnostics.row_statistics import HIGHEST_GAP, LOWEST_GAP, bin_edges
-from vitattack.models.attention.saturation import SATURATED_GAP, UNDERFLOW_GAP
+from vitattack.diagnostics.row_statistics import bin_edges
+from vitattack.models.attention.saturation import HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,3 +6,5 @@ from __future__ import annotations
 SATURATED_GAP, UNDERFLOW_GAP = 16.6, 87.3
 # A block is flagged where a larger share of its rows has such a gap.
 SATURATED_ROWS, UNDERFLOW_ROWS = 0.01, 0.001
+# Gaps are counted in bins of equal width on a logarithmic scale; what lies outside is in the first and the last.
+LOWEST_GAP, HIGHEST_GAP, GAP_BINS = 1e-3, 1e5, 64
