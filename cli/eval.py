@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,9 +16,10 @@ from .terminal import say, write
 from .threat_option import ThreatOption
 
 if TYPE_CHECKING:
+    from vitattack.core.file_hashes import Marks
     from vitattack.models.zoo.file_options import FileOptions
     from vitattack.records.result import Evaluation
-    from vitattack.records.run_index import Finding
+    from vitattack.records.run_index import Finding, RunIndex
     from vitattack.text.syntax import AttackSyntax
 
 
@@ -59,6 +62,7 @@ Examples:
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
+  vitattack eval tiny-vit tiny-vit-standard pgd             two models, and their comparison image by image
   vitattack eval tiny-vit pgd --save-adv                    keep the adversarial images beside the records
   vitattack eval my-vit/ auto --data folder:val             a Hugging Face transformers folder
   vitattack eval hf:google/vit-base-patch16-224 pgd --data imagenet --threat linf:4/255
@@ -69,7 +73,7 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 """,
 )
 @click.argument("model", default="tiny-vit")
-@click.argument("attacks", nargs=-1, metavar="[ATTACK]...")
+@click.argument("attacks", nargs=-1, metavar="[MODEL]... [ATTACK]...")
 @option("--threat", cls=ThreatOption, default="linf:8/255")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")
@@ -94,25 +98,76 @@ def command(
 ) -> None:
     """Attack MODEL with each ATTACK, by default `auto`, and print clean and robust accuracy with 95 % intervals.
 
-    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained or a checkpoint file with --arch. ATTACK is a
-    name or a call such as gama(steps=50); `vitattack attacks` lists them. An example counts as fooled only if the plain
-    fp32 model errs on it twice, inside [0,1] and inside the budget.
+    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained or a checkpoint file with --arch; several
+    are compared. ATTACK is a name or a call such as gama(steps=50); `vitattack attacks` lists them. An example counts as
+    fooled only if the plain fp32 model errs on it twice, inside [0,1] and inside the budget.
     """
-    from vitattack.core.file_hashes import marks_of
-    from vitattack.records.run_index import RunIndex
+    from vitattack.records.run_index import Finding, RunIndex
 
-    request = _request(click.get_current_context().params)
-    index = RunIndex(Path(given["out"]))
-    finding = index.find(request) if not given["fresh"] and given["shard"] == (0, 1) else None
-    if finding and _has_what_is_kept(finding, given):
-        _show_stored(finding, controls, quiet, "json" if as_json else form)
+    form = "json" if as_json else form
+    models, attacks = _split(model, attacks)
+    index, request = RunIndex(Path(given["out"])), _request(click.get_current_context().params)
+    requests = {name: {**request, "model": name, "attacks": attacks} for name in models}
+    finished = {name: finding for name in models if (finding := _stored(index, requests[name], given))}
+    if not quiet:
+        for finding in finished.values():
+            _say_where(finding)
+    if len(finished) < len(models):
+        words = _Words(attacks, budget, until, controls, quiet)
+        for name, evaluation, remarks, files in _computed(
+            [m for m in models if m not in finished], models, words, given
+        ):
+            if not evaluation.finished:
+                continue
+            finished[name] = Finding(evaluation, remarks)
+            if files is not None:
+                index.note(requests[name], [result.job for result in evaluation.results], files, remarks)
+    if len(finished) < len(models):
+        if as_json:
+            write(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
         return
+    _show([finished[name] for name in models], controls, form)
+
+
+class _Words(NamedTuple):
+    """Words of the command that concern the attacks on every model."""
+
+    attacks: tuple[str, ...]
+    budget: int | None
+    until: str | None
+    controls: bool
+    quiet: bool
+
+
+def _split(model: str, words: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    """The models at the head of the words, and the attacks behind them."""
+    from vitattack.attacks.catalogue import ATTACKS
+    from vitattack.evaluation.transfer.command_words import is_attack
+    from vitattack.models.zoo.names import looks_like_model, refuse_misspelt_model
+
+    more = list(takewhile(lambda word: not is_attack(word) and looks_like_model(word), words))
+    models = [model, *more]
+    for word in words[len(more) :]:
+        refuse_misspelt_model(word, ATTACKS)
+    if len(set(models)) < len(models):
+        raise click.UsageError("a model is named twice: name each once")
+    return models, words[len(more) :]
+
+
+def _computed(
+    models: Sequence[str], every: Sequence[str], words: _Words, given: dict[str, Any]
+) -> Iterator[tuple[str, Evaluation, tuple[str, ...], Marks | None]]:
+    """Evaluations of the models that have none in the store, with remarks and, where they can be listed, the files read."""
+    from vitattack.core.file_hashes import marks_of
+    from vitattack.models.zoo.names import options_by_model
 
     options, scales = model_options(given), given["scales"]
+    of_model = {every[0]: options} if len(every) == 1 else options_by_model(every, options)
     named_files = marks_of([Path(scales)] if scales else [])
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
-    named = _check(model, attacks, options, data, given, controls=controls)
-    named = _with_effort(named, budget, until)
+    for model in models:
+        named = _check(model, words.attacks, of_model[model], data, given, controls=words.controls)
+    named = _with_effort(named, words.budget, words.until)
 
     from vitattack.attacks.aas.controls import masking_verdicts, with_bases, with_controls
     from vitattack.evaluation.evaluate import evaluate
@@ -120,24 +175,19 @@ def command(
     from .progress.eval_progress import EvaluationScreen
     from .signals import catch_sigterm
 
-    if controls:
+    if words.controls:
         named = tuple(with_bases(named))
     catch_sigterm()
-    with EvaluationScreen(quiet) as screen:
-        settings = {"data": data, "options": options, "listener": screen, **given}
-        evaluation = evaluate(model, named, **settings)
-        if controls and evaluation.finished:
-            settings = {**settings, "fresh": False, "scales": None}
-            evaluation = evaluate(model, with_controls(evaluation), **settings)
-    if not evaluation.finished:
-        if as_json:
-            write(json.dumps({"schema": 1, "shard": list(given["shard"]), "finished": False}))
-    else:
-        remarks = tuple(masking_verdicts(evaluation)) if controls else ()
-        if evaluation.inputs is not None:
-            files = {**evaluation.inputs, **named_files}
-            index.note(request, [result.job for result in evaluation.results], files, remarks)
-        _show(evaluation, remarks, controls, "json" if as_json else form)
+    for model in models:
+        with EvaluationScreen(words.quiet, model if len(every) > 1 else "") as screen:
+            settings = {"data": data, "options": of_model[model], "listener": screen, **given}
+            evaluation = evaluate(model, named, **settings)
+            if words.controls and evaluation.finished:
+                settings = {**settings, "fresh": False, "scales": None}
+                evaluation = evaluate(model, with_controls(evaluation), **settings)
+        remarks = tuple(masking_verdicts(evaluation)) if words.controls and evaluation.finished else ()
+        files = None if evaluation.inputs is None else {**evaluation.inputs, **named_files}
+        yield model, evaluation, remarks, files
 
 
 def _check(
@@ -169,32 +219,40 @@ def _request(parameters: dict[str, Any]) -> dict[str, Any]:
     return {**request, "command": "eval", "threads": parameters["threads"] or usable_cores()}
 
 
-def _has_what_is_kept(finding: Finding, given: dict[str, Any]) -> bool:
-    """Whether a finished run has the examples that are asked for; writes the images, which are made from them."""
-    if not (given["save_adv"] or given["save_png"]):
-        return True
+def _stored(index: RunIndex, request: dict[str, Any], given: dict[str, Any]) -> Finding | None:
+    """A finished run with the examples that are asked for; writes the images, which are made from them."""
+    finding = index.find(request) if not given["fresh"] and given["shard"] == (0, 1) else None
+    if finding is None or not (given["save_adv"] or given["save_png"]):
+        return finding
     from vitattack.records.saved_examples import has_all_examples, write_images
 
     folders = [result.folder for result in finding.evaluation.results if result.folder]
     if not all(map(has_all_examples, folders)):
-        return False
+        return None
     for folder in folders if given["save_png"] else ():
         write_images(folder)
-    return True
+    return finding
 
 
-def _show_stored(finding: Finding, controls: bool, quiet: bool, form: str) -> None:
-    """A finished run, read from its store."""
-    if not quiet:
-        for result in finding.evaluation.results:
-            say(f"{result.job.attack}: from the store, {result.folder}")
-    _show(finding.evaluation, finding.remarks, controls, form)
+def _say_where(finding: Finding) -> None:
+    for result in finding.evaluation.results:
+        say(f"{result.job.attack}: from the store, {result.folder}")
 
 
-def _show(evaluation: Evaluation, remarks: tuple[str, ...], controls: bool, form: str) -> None:
+def _show(findings: Sequence[Finding], controls: bool, form: str) -> None:
+    """The tables of every model and, of several, their comparison."""
     from vitattack.report.evaluation import tables
 
     from .output import show
 
-    content = {**evaluation.json(), **({"verdicts": list(remarks)} if controls else {})}
-    show(tables(evaluation, remarks), content, form)
+    shown = [table for finding in findings for table in tables(finding.evaluation, finding.remarks)]
+    contents = [{**f.evaluation.json(), **({"verdicts": list(f.remarks)} if controls else {})} for f in findings]
+    if len(findings) == 1:
+        show(shown, contents[0], form)
+        return
+    from vitattack.records.comparison import Side, compared
+    from vitattack.report.comparison import comparison_tables
+
+    comparison = compared([Side(f.evaluation.job.model, f.evaluation.results) for f in findings])
+    content = {"schema": 1, "evaluations": contents, "comparison": comparison.json()}
+    show([*shown, *comparison_tables(comparison)], content, form)

@@ -21,8 +21,9 @@ from .stages import StageBoard, StageListener
 class EvaluationScreen(EvaluationListener):
     """Running clean and robust accuracy, rate and remaining time of each job."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, model: str = "") -> None:
         self.quiet = quiet
+        self._model = f"{model}: " if model else ""  # where there are several
         self.console = progress_console()
         self.progress = bar(self.console, quiet)
         self.board = StageBoard(self.progress, self.console, quiet)
@@ -38,10 +39,10 @@ class EvaluationScreen(EvaluationListener):
         self._open.close()
 
     def job(self, job: Job, number: int, count: int) -> RecordListener:
-        return self._bar(job.attack)
+        return self._bar(f"{self._model}{job.attack}")
 
     def again(self, job: Job, name: str) -> RecordListener:
-        return self._bar(f"{job.attack}: {name} on survivors")
+        return self._bar(f"{self._model}{job.attack}: {name} on survivors")
 
     def _bar(self, title: str) -> RecordListener:
         self.progress.start()  # not earlier: a download may be using the terminal

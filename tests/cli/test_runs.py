@@ -209,3 +209,24 @@ def test_an_empty_store_and_texts_of_others_do_no_harm(here: Here, tmp_path: Pat
     assert "\x1b" not in shown and "\u202e" not in shown
     assert here("runs", "export", "--csv", "a.csv").returncode == 0
     assert "'=cmd()" in (tmp_path / "a.csv").read_text()
+
+
+def test_eval_of_two_models_ends_in_their_comparison(here: Here) -> None:
+    words = ("eval", "tiny-vit", "tiny-vit-standard", "fgsm", "--limit", "6", "--threads", "1", "--batch-size", "3")
+    first = json.loads(here(*words, "--json", "--quiet").stdout)
+    assert [each["model"] for each in first["evaluations"]] == ["tiny-vit", "tiny-vit-standard"]
+    [contrast] = first["comparison"]["rows"][0]["contrasts"]
+    robust = [each["worst_case"]["correct"] for each in first["evaluations"]]
+    assert len(contrast["won"]) - len(contrast["lost"]) == robust[1] - robust[0]
+    again = here(*words, "--json")
+    assert json.loads(again.stdout) == first and again.stderr.count("from the store") == 2
+    assert json.loads(here("eval", "tiny-vit", *words[3:], "--json").stdout) == first["evaluations"][0]
+    table = here(*words, "--quiet").stdout
+    assert "tiny-vit against tiny-vit-standard | fgsm" in table and "robust accuracy minus that of tiny-vit" in table
+    for wrong, message in [
+        (("tiny-vit", "tiny-vit", "fgsm"), "a model is named twice"),
+        (("tiny-vit", "tiny-vti", "fgsm"), "unknown model or attack 'tiny-vti': did you mean tiny-vit"),
+        (("tiny-vit", "timm:vit_nowhere", "fgsm", "--arch", "x"), "--arch"),
+    ]:
+        done = here("eval", *wrong)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1

@@ -77,7 +77,7 @@ def differ(one: Accuracy, two: Accuracy) -> bool:
 
 
 class Gap(NamedTuple):
-    """Difference of two shares of different samples, with its 95 % interval."""
+    """Difference of two shares, with its 95 % interval."""
 
     difference: float
     low: float
@@ -100,6 +100,38 @@ def gap(measured: Accuracy, published: float, n: int | None) -> Gap:
     below = math.hypot(measured.accuracy - measured.low, high - published)
     above = math.hypot(measured.high - measured.accuracy, published - low)
     return Gap(difference, difference - below, difference + above)
+
+
+def paired_gap(both: int, only_first: int, only_second: int, neither: int) -> Gap:
+    """The second share minus the first, of the same samples, with Newcombe's 95 % interval for paired proportions.
+
+    Method 10 of Newcombe (1998), Statistics in Medicine 17: both Wilson intervals, and the correlation of the outcomes,
+    corrected for continuity where it is positive.
+    """
+    n = both + only_first + only_second + neither
+    if n == 0:
+        return Gap(0.0, -1.0, 1.0)
+    one, two = both + only_first, both + only_second
+    (low1, high1), (low2, high2) = wilson(one, n), wilson(two, n)
+    down1, up1, down2, up2 = one / n - low1, high1 - one / n, two / n - low2, high2 - two / n
+    margins = one * (n - one) * two * (n - two)
+    together = both * neither - only_first * only_second
+    phi = (max(together - n / 2, 0.0) if together > 0 else together) / math.sqrt(margins) if margins else 0.0
+    difference = (only_second - only_first) / n
+    below = math.sqrt(max(0.0, down2 * down2 - 2 * phi * down2 * up1 + up1 * up1))
+    above = math.sqrt(max(0.0, up2 * up2 - 2 * phi * up2 * down1 + down1 * down1))
+    return Gap(difference, max(-1.0, difference - below), min(1.0, difference + above))
+
+
+def paired_gap_of_shares(first: Sequence[float], second: Sequence[float]) -> Gap:
+    """The same of random models, where a sample is robust in a share of the draws; the interval is a normal one."""
+    n = len(first)
+    if n < 2:
+        return Gap(sum(second) - sum(first), -1.0, 1.0)
+    changes = [b - a for a, b in zip(first, second, strict=True)]
+    mean = math.fsum(changes) / n
+    half = Z95 * math.sqrt(math.fsum((change - mean) ** 2 for change in changes) / (n * (n - 1)))
+    return Gap(mean, max(-1.0, mean - half), min(1.0, mean + half))
 
 
 def clean_accuracy(records: Sequence[SampleRecord]) -> Accuracy:

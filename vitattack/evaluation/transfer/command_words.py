@@ -17,13 +17,13 @@ def split_attack(models: Sequence[str], to: Sequence[str], attack: str | None) -
     lists = list(models), list(to)
     attacks = [attack] if attack else []
     for words in lists:
-        while words and _is_attack(words[-1]):
+        while words and is_attack(words[-1]):
             attacks.append(words.pop())
     if len(attacks) > 1:
         raise UsageError("one attack is crafted at a time: name one, or worst(...) of several")
     return *lists, attacks[0] if attacks else DEFAULT_ATTACK
 
 
-def _is_attack(word: str) -> bool:
+def is_attack(word: str) -> bool:
     """Whether a word is an attack: model names have no bracket, though file names may, and bare names are registered."""
     return ("(" in word and not word.endswith(SUFFIXES)) or word.partition("+")[0].strip() in ATTACKS

@@ -57,6 +57,20 @@ def check_model_name(
     raise UsageError(_unknown_model(text, known, list(attacks or ())))
 
 
+def looks_like_model(text: str) -> bool:
+    """Whether a text can only be meant as the name of a model: an entry of the zoo, a name of a hub, a folder or a file."""
+    named = text.startswith(HUB_PREFIXES) or text.endswith(SUFFIXES) or names_a_file(text) or names_a_folder(text)
+    return named or text in zoo_entries()
+
+
+def refuse_misspelt_model(text: str, attacks: Iterable[str]) -> None:
+    """Raise a UsageError if a word among attacks is none, and much like the name of a model."""
+    if not text.replace("-", "").replace("/", "").isalnum() or text in attacks or close_matches(text, attacks):
+        return
+    if close_matches(text, zoo_entries()):
+        raise UsageError(did_you_mean("model or attack", text, zoo_entries()))
+
+
 def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, FileOptions]:
     """The file options that concern each of several models: all for checkpoint files, only trust for zoo entries."""
     known = zoo_entries()
