@@ -16,7 +16,8 @@ from vitattack.core.runtime import out_of_memory
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, Per, broadcast_scales, check_scales
 from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.attention.sdpa import Sdpa
-from vitattack.models.attention.tap import AttentionTap, SoftmaxMode
+from vitattack.models.attention.softmax_mode import SoftmaxMode
+from vitattack.models.attention.tap import AttentionTap
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, View
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 
+LOOKED_FOR = (
+    "softmaxes (also of scaled_dot_product_attention and flex_attention, and exponentials divided by their sum) whose "
+    "output weighs values over the axis that it normalises"
+)
 Per = Literal["layer", "head", "sample"]
 # (number of the softmax call that follows, additions since the last projection or product)
 Place = tuple[int, int]
@@ -35,9 +40,18 @@ class AttentionLayer:
     heads: int
     head_axis: int | None  # of the scores; None where heads are folded into the first axis, or there is one
     fused: bool
-    kind: str  # sdpa | softmax | product (weights times values, summed)
+    kind: str  # sdpa | flex | softmax | product (weights times values, summed)
     temperature: tuple[float, ...] | None = None
     samples: SampleAxis | None = None  # known once `with_sample_axes` has probed it
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """An exponential of a softmax written by hand."""
+
+    axis: int | None  # of its rows; None for one that only joins their sum, or rescales it
+    normalised: bool  # the logarithm of the sum was taken off before
+    whole: bool  # its rows sum to one
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,8 @@ class AttentionMap:
     ignored: tuple[tuple[str, str], ...]  # (module, reason)
     calls: tuple[int | None, ...]  # per softmax call: the number of its layer, None where ignored
     masks: frozenset[Place]  # additions of a mask to scores
+    by_hand: Mapping[int, ByHand] = field(default_factory=dict)  # per call that is no softmax, but a part of one
+    unseen: tuple[tuple[str, str], ...] = ()  # (module, reason) of attention that cannot be read or scaled
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -58,7 +74,18 @@ class AttentionMap:
         if not self.layers:
             reasons = "; ".join(dict.fromkeys(reason for _, reason in self.ignored))
             others = f" (it has others, and of those: {reasons})" if reasons else ""
-            raise UsageError(f"model '{self.model}' has no attention softmax, so {purpose}: give a transformer{others}")
+            unseen = "".join(f"; '{name}': {reason}" for name, reason in dict(self.unseen).items())
+            raise UsageError(
+                f"model '{self.model}' has no attention softmax, so {purpose}: none that I can see, and I looked for "
+                f"{LOOKED_FOR}{others}{unseen}"
+            )
+
+    def coverage(self) -> str | None:
+        """Say how much attention is seen and how much is not; None where all of it is."""
+        if not self.unseen:
+            return None
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in self.unseen))
+        return f"{len(self.layers)} attention softmaxes are seen, {len(self.unseen)} more cannot be: {reasons}"
 
 
 def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:

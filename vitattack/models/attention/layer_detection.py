@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, Place
+from vitattack.models.attention.attention_map import AttentionMap
+from vitattack.models.attention.functions import EXPONENTIALS
+from vitattack.models.attention.softmax_mode import SoftmaxMode
 from vitattack.models.attention.softmax_trace import SoftmaxTrace
-from vitattack.models.attention.tap import SoftmaxMode
+from vitattack.models.attention.unseen import unseen_modules
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 
@@ -24,22 +26,10 @@ def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
     """
     modules = dict(victim.named_modules())
     probe, unused = _probed(victim, x[:1], modules)
-    layers: list[AttentionLayer] = []
-    ignored: list[tuple[str, str]] = []
-    calls: list[int | None] = []
-    places: set[Place] = set()
-    for number, call in enumerate(probe.calls):
-        if number in unused and call.kind is not None:
-            call.kind, call.reason = None, "unused: it never reaches the logits"
-        if call.kind is None:
-            calls.append(None)
-            ignored.append((call.stack[-1], call.reason))
-            continue
-        calls.append(len(layers))
-        layers.append(probe.layer(call, len(layers)))
-        places |= call.places
+    for number in unused:
+        probe.calls[number].kind, probe.calls[number].reason = None, "unused: it never reaches the logits"
     name = (isinstance(victim, Attackable) and victim.name) or type(victim).__name__
-    return AttentionMap(name, tuple(layers), tuple(ignored), tuple(calls), frozenset(places))
+    return probe.attention_map(name, unseen_modules(modules))
 
 
 def _probed(victim: nn.Module, x: Tensor, modules: Mapping[str, nn.Module]) -> tuple[SoftmaxTrace, set[int]]:
@@ -65,11 +55,11 @@ def _probed(victim: nn.Module, x: Tensor, modules: Mapping[str, nn.Module]) -> t
     suspects = [call for call, mark in enumerate(probe.marks) if id(mark) not in reached and probe.calls[call].kind]
     if not suspects or any(weight.is_meta for weight in victim.parameters()):  # shapes alone say nothing of paths
         return probe, set()
-    with frozen(victim), torch.no_grad(), _Silenced(set()):
+    with frozen(victim), torch.no_grad(), Silenced(set()):
         plain = victim(x)
 
     def without(calls: set[int]) -> bool:
-        with frozen(victim), torch.no_grad(), _Silenced(calls):
+        with frozen(victim), torch.no_grad(), Silenced(calls):
             return torch.equal(victim(x), plain)
 
     return probe, set(suspects) if without(set(suspects)) else {call for call in suspects if without({call})}
@@ -107,13 +97,20 @@ def _leaves(logits: Tensor) -> set[int]:
     return found
 
 
-class _Silenced(SoftmaxMode):
-    """The model with the outputs of some softmaxes set to zero."""
+class Silenced(SoftmaxMode):
+    """The model with the outputs of some softmaxes set to zero, and with other values for some exponentials."""
 
     def __init__(self, calls: set[int]) -> None:
-        super().__init__()
+        super().__init__(exponentials=True)
         self._calls = calls
 
     def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        out: Tensor = func(*args, **kwargs)
-        return torch.zeros_like(out) if call in self._calls else out
+        out = func(*args, **kwargs)
+        if call not in self._calls:
+            return out
+        if isinstance(out, tuple):
+            return (torch.zeros_like(out[0]), *out[1:])
+        if name not in EXPONENTIALS:
+            return torch.zeros_like(out)
+        uneven = 1 + torch.arange(out.numel(), device=out.device).view(out.shape) % 3
+        return out.mul_(uneven) if out is args[0] else out * uneven

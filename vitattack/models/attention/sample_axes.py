@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitattack.models.attention.attention_map import AttentionMap, SampleAxis
-from vitattack.models.attention.tap import SoftmaxMode
+from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_input
+from vitattack.models.attention.vmapped import unmapped
 from vitattack.models.victim import Victim, frozen
 
 SAME = 1e-3  # of the largest change: what is less is rounding
@@ -25,17 +26,18 @@ def with_sample_axes(layers: AttentionMap, victim: Victim) -> AttentionMap:
     if not layers.layers or any(layer.samples for layer in layers.layers):
         return layers
     a, b, c = torch.rand(3, *victim.grey().shape[1:], generator=torch.Generator().manual_seed(0)).to(victim.mean)
-    plain, second, first, more = (_inputs(victim, torch.stack(x)) for x in ((a, b), (a, c), (c, b), (a, b, c)))
+    by_hand = bool(layers.by_hand)
+    plain, second, first, more = (_inputs(victim, torch.stack(x), by_hand) for x in ((a, b), (a, c), (c, b), (a, b, c)))
     axes = {
         number: _axis(plain[call], first[call], second[call]) or _growing_axis(plain[call], more[call])
         for call, number in enumerate(layers.calls)
-        if number is not None
+        if number is not None and (call not in layers.by_hand or layers.by_hand[call].axis is not None)
     }
     return replace(layers, layers=tuple(replace(layer, samples=axes[layer.number]) for layer in layers.layers))
 
 
-def _inputs(victim: Victim, x: Tensor) -> list[Tensor]:
-    with frozen(victim), torch.no_grad(), _Inputs() as mode:
+def _inputs(victim: Victim, x: Tensor, by_hand: bool) -> list[Tensor]:
+    with frozen(victim), torch.no_grad(), _Inputs(exponentials=by_hand) as mode:
         victim(x)
     return mode.inputs
 
@@ -62,15 +64,12 @@ def _growing_axis(two: Tensor, three: Tensor) -> SampleAxis | None:
 class _Inputs(SoftmaxMode):
     """Keeps what per-sample scales would multiply: the scores of every softmax, or the queries of a fused one."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, exponentials: bool) -> None:
+        super().__init__(exponentials=exponentials)
         self.inputs: list[Tensor] = []
 
-    def __enter__(self) -> _Inputs:
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
     def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        given = args[0] if args else kwargs["input" if name == "softmax" else "query"]
+        (flat, named), _ = unmapped(args, kwargs)
+        given = named["query"] if "query" in named and not flat else softmax_input(flat, named)
         self.inputs.append(given.detach().clone())
         return func(*args, **kwargs)

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from vitattack.models.attention.contractions import PRODUCTS
+from vitattack.models.attention.functions import CASTS, VIEWS
+
 Function = Callable[..., Any]
 
 # An additive constant this low masks an entry; learned position biases stay far above it.
@@ -17,15 +20,7 @@ MASK_BELOW = -50.0
 # Masks such as finfo.min absorb the score they are added to and leave nothing to scale.
 BOTTOMLESS = -1e4
 
-SOFTMAXES = {"softmax", "scaled_dot_product_attention"}
-PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
 ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_", "masked_fill", "masked_fill_", "where", "baddbmm"}
-VIEWS = {
-    "view", "reshape", "permute", "transpose", "swapaxes", "movedim", "unsqueeze", "squeeze", "flatten", "unflatten",
-    "contiguous", "expand", "expand_as", "__getitem__", "select", "narrow", "chunk", "split", "unbind", "roll", "clone",
-    "repeat", "repeat_interleave", "view_as", "reshape_as", "detach", "t",
-}  # fmt: skip
-CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
 ARITHMETIC = {
     *ADDITIONS, "sub", "__sub__", "__isub__", "mul", "__mul__", "__rmul__", "__imul__", "mul_", "div", "__truediv__",
     "__itruediv__", "div_", "neg", "tanh", "clamp", "clip", "clamp_", "rescaled_scores",

@@ -11,14 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.attention.attention_map import AttentionLayer, Place
+from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, ByHand, Place
 from vitattack.models.attention.layer_shape import block_of, heads_of
-from vitattack.models.attention.scores import MAPS, PRODUCTS, VIEWS, Trail, added_mask, viewed
-from vitattack.models.attention.tap import SoftmaxMode
+from vitattack.models.attention.by_hand import Quotients, is_outer, summed_axes
+from vitattack.models.attention.contractions import PRODUCTS, Contraction, contractions
+from vitattack.models.attention.functions import EXPONENTIALS, MULTIPLICATIONS, VIEWS
+from vitattack.models.attention.scores import ARITHMETIC, CASTS, MAPS, Trail, added_mask, viewed
+from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_axis, softmax_input
+from vitattack.models.attention.vmapped import is_mapped, storage_of, unmapped
 
-MULTIPLICATIONS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__"}
 # The logits of a gate are a map of the tensor it weighs, just before the softmax; a few maps back is far enough.
 RECENT_MAPS = 8
+RECENT_STEPS = 8
+OVER_LAYERS = "it normalises the first axis, over layers or branches and not over positions"
+Labels = dict[int, tuple[Tensor, dict[int, Tensor]]]  # per tensor and softmax, positions along the row of the softmax
 
 
 @dataclass
@@ -34,20 +40,27 @@ class SoftmaxCall:
     places: set[Place] = field(default_factory=set)
     gated: int | None = None  # storage of the tensor whose linear map the scores are
     temperature: Tensor | None = None
+    by_hand: bool = False
+
+    def over_layers(self) -> bool:
+        """Whether it normalises the first axis: where the batch or a stack of layers is, never positions."""
+        return self.axis == 0 and len(self.shape) > 2
 
 
 class SoftmaxTrace(SoftmaxMode):
     """Labels every softmax output with positions along its axis and follows the labels to the product with values."""
 
     def __init__(self, modules: Mapping[str, nn.Module], batch: int) -> None:
-        super().__init__()
+        super().__init__(exponentials=True)
         self._modules, self._batch = modules, batch
         self._stack: list[str] = []
         self.calls: list[SoftmaxCall] = []
         self.marks: list[Tensor] = []  # per softmax a leaf of autograd's graph that its output depends on
-        self._labels: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
-        self._weighed: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
+        self.quotients = Quotients(self._divided, self._attention)
+        self._labels: Labels = {}
+        self._weighed: Labels = {}
         self._maps: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT_MAPS)
+        self._steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT_STEPS)
         self._trail = Trail(exact=True)
         self._places: dict[Place, Tensor] = {}
         self._temperatures: dict[int, tuple[Tensor, Tensor]] = {}
@@ -57,6 +70,8 @@ class SoftmaxTrace(SoftmaxMode):
         """Keep track of the modules that are executing."""
         handles = []
         for name, module in self._modules.items():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks, and shows nothing anyway
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._stack.append(name)))
             handles.append(module.register_forward_hook(lambda _, __, ___: self._leave()))
         try:
@@ -69,44 +84,73 @@ class SoftmaxTrace(SoftmaxMode):
         self._stack.pop()
 
     def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        out: Tensor = func(*args, **kwargs)
-        self.marks.append(torch.ones((), dtype=out.dtype, device=out.device, requires_grad=out.is_floating_point()))
-        out = out * self.marks[-1]
-        if name != "softmax":
-            q, k = (args[n] if len(args) > n else kwargs[key] for n, key in enumerate(("query", "key")))
-            mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            if q.is_nested:
-                reason = "it runs on nested tensors, whose scores have no rows to read"
-                seen = SoftmaxCall([*self._stack], (), 0, True, None, reason)
-            else:
-                seen = SoftmaxCall([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, "sdpa")
-                self._describe(seen, mask)
+        if name in EXPONENTIALS:
+            return self._exponential(call, func, args, kwargs)
+        out = func(*args, **kwargs)
+        first: Tensor = out[0] if isinstance(out, tuple) else out
+        marked = first * self._mark(first)
+        (given, named), _ = unmapped(args, kwargs)
+        if name == "softmax":
+            self.calls.append(self._softmax(call, args, kwargs, softmax_input(given, named), marked))
         else:
-            z = args[0] if args else kwargs["input"]
-            axis = args[1] if len(args) > 1 else kwargs.get("dim", -1)
-            seen = SoftmaxCall([*self._stack], tuple(z.shape), axis % z.dim(), False, None)
-            self._describe(seen, z)
-            storage = z.untyped_storage().data_ptr()
-            seen.gated = next(
-                (x.untyped_storage().data_ptr() for y, x in self._maps if y.untyped_storage().data_ptr() == storage),
-                None,
-            )
-            if z.shape[axis] == 1:
-                seen.reason = "it normalises a single entry, so its output is always 1"
-            sizes = [1] * z.dim()
-            sizes[axis] = z.shape[axis]
-            if axis % z.dim() == 0 and z.dim() > 2:  # where the batch or a stack of layers is, never positions
-                seen.reason = "it normalises the first axis, over layers or branches and not over positions"
-                self.calls.append(seen)
-                self._trail.clear()
-                self._temperatures.clear()
-                return out
-            label = torch.arange(z.shape[axis], device=z.device).view(sizes).expand(z.shape)
-            self._labels[id(out)] = (out, {call: label})
-        self.calls.append(seen)
+            self.calls.append(self._fused(name, given, named))
         self._trail.clear()
         self._temperatures.clear()
+        return (marked, *out[1:]) if isinstance(out, tuple) else marked
+
+    def _mark(self, out: Tensor) -> Tensor:
+        self.marks.append(torch.ones((), dtype=out.dtype, device=out.device, requires_grad=out.is_floating_point()))
+        return self.marks[-1]
+
+    def _softmax(self, call: int, args: Any, kwargs: Any, z: Tensor, out: Tensor) -> SoftmaxCall:
+        """Note a softmax over scores z, which are without the mapped axes of vmap in its arguments."""
+        inside = softmax_input(args, kwargs)
+        axis = softmax_axis(args, kwargs, inside.dim())
+        seen = SoftmaxCall([*self._stack], tuple(z.shape), axis + z.dim() - inside.dim(), False, None)
+        self._describe(seen, inside)
+        seen.gated = self._gates(storage_of(z))
+        if inside.shape[axis] == 1:
+            seen.reason = "it normalises a single entry, so its output is always 1"
+        if seen.over_layers():
+            seen.reason = OVER_LAYERS
+            return seen
+        sizes = [1] * inside.dim()
+        sizes[axis] = inside.shape[axis]
+        label = torch.arange(inside.shape[axis], device=z.device).view(sizes).expand(inside.shape)
+        self._labels[id(out)] = (out, {call: label})
+        return seen
+
+    def _fused(self, name: str, args: Any, kwargs: Any) -> SoftmaxCall:
+        q, k = (args[n] if len(args) > n else kwargs[key] for n, key in enumerate(("query", "key")))
+        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+        if q.is_nested:
+            reason = "it runs on nested tensors, whose scores have no rows to read"
+            return SoftmaxCall([*self._stack], (), 0, True, None, reason)
+        kind = "flex" if name == "flex_attention" else "sdpa"
+        seen = SoftmaxCall([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, kind)
+        self._describe(seen, mask if isinstance(mask, Tensor) else None)
+        return seen
+
+    def _exponential(self, call: int, func: Any, args: Any, kwargs: Any) -> Tensor:
+        """Note an exponential, which is attention only if a quotient confirms it."""
+        z: Tensor = args[0]
+        seen = SoftmaxCall([*self._stack], tuple(z.shape), 0, False, None, by_hand=True)
+        self._describe(seen, z)
+        origin = z
+        for made, given in reversed(self._steps):
+            origin = given if made is origin else origin
+        seen.gated = self._gates(storage_of(origin)) or storage_of(origin)
+        self.calls.append(seen)
+        out: Tensor = func(*args, **kwargs)
+        mark = self._mark(out)
+        out = out.mul_(mark) if out is z else out * mark
+        if out.is_floating_point() and out.dim() > 1 and not is_mapped(out):
+            self.quotients.start(call, out)
         return out
+
+    def _gates(self, scores: int) -> int | None:
+        """Return the storage of the tensor whose linear map the scores in some storage are."""
+        return next((storage_of(x) for y, x in self._maps if storage_of(y) == scores), None)
 
     def _describe(self, seen: SoftmaxCall, scores: Tensor | None) -> None:
         trace = self._trail.of(scores)
@@ -118,8 +162,13 @@ class SoftmaxTrace(SoftmaxMode):
     def other(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, place: Place | None) -> None:
         if isinstance(out, Tensor) and name in MAPS:
             self._maps.append((out, args[0] if args else kwargs["input"]))
+        if isinstance(out, Tensor) and name in CASTS | ARITHMETIC and args and isinstance(args[0], Tensor):
+            self._steps.append((out, args[0]))
         if name in PRODUCTS:
-            self._contract(name, args)
+            for operand in contractions(name, args, kwargs, out):
+                self._contract(operand, out)
+        else:
+            self.quotients.step(func, name, args, kwargs, out)
         if name == "sum":
             self._sum(args, kwargs)
         if name in MULTIPLICATIONS and isinstance(out, Tensor):
@@ -132,15 +181,18 @@ class SoftmaxTrace(SoftmaxMode):
             mask = added_mask(name, args, kwargs, out)
             if mask is not None:
                 self._trail.add_mask(out, mask, place)
-        self._carry_labels(func, name, args, kwargs, out)
+        if name not in PRODUCTS:
+            self._carry(self._labels, func, name, args, kwargs, out)
+            if name in VIEWS:
+                self._carry(self._weighed, func, name, args, kwargs, out)
 
     # Labels: from a softmax to the product that confirms it as attention.
 
-    def _carry_labels(self, func: Any, name: str, args: Sequence[Any], kwargs: Any, out: Any) -> None:
+    def _carry(self, table: Labels, func: Any, name: str, args: Sequence[Any], kwargs: Any, out: Any) -> None:
         for at, arg in enumerate(args):
-            if id(arg) not in self._labels or name in PRODUCTS:
+            if id(arg) not in table:
                 continue
-            for call, label in self._labels[id(arg)][1].items():
+            for call, label in table[id(arg)][1].items():
                 outs = out if isinstance(out, tuple | list) else (out,)
                 if name in VIEWS:
                     moved = viewed(func, name, args, kwargs, at, label)
@@ -148,58 +200,72 @@ class SoftmaxTrace(SoftmaxMode):
                 else:
                     moved = [_broadcast(label, o) if isinstance(o, Tensor) else None for o in outs]
                 for tensor, following in zip(outs, moved, strict=True):
-                    if isinstance(tensor, Tensor) and following is not None and id(tensor) not in self._weighed:
-                        self._labels.setdefault(id(tensor), (tensor, {}))[1][call] = following
+                    if not isinstance(tensor, Tensor) or following is None:
+                        continue
+                    if table is self._weighed or id(tensor) not in self._weighed:
+                        table.setdefault(id(tensor), (tensor, {}))[1][call] = following
 
-    def _contract(self, name: str, args: Sequence[Any]) -> None:
-        if name == "einsum":
-            equation, operands = args[0], args[1:] if len(args) > 2 else args[1]
-            inputs, _, output = equation.replace(" ", "").partition("->")
-            terms = inputs.split(",")
-            for at, operand in enumerate(operands):
-                others = "".join(term for n, term in enumerate(terms) if n != at)
-                for axis, letter in enumerate(terms[at]):
-                    if letter in others and letter not in output:
-                        self._confirm(operand, axis, operands, "softmax")
-            return
-        operands = args[1:3] if name == "baddbmm" else args[:2]
-        left, right = operands if name != "__rmatmul__" else operands[::-1]
-        self._confirm(left, -1, (right,), "softmax")
-        self._confirm(right, -2 if right.dim() > 1 else -1, (left,), "softmax")
+    def _contract(self, product: Contraction, out: Tensor) -> None:
+        for axis in product.axes:
+            self._confirm(product.operand, axis, product.others)
+        self.quotients.contract(product, out)
+        if id(product.operand) in self._labels and product.mixes():
+            for call, label in self._labels[id(product.operand)][1].items():
+                moved = product.kept(label, _varies)
+                if moved is not None:
+                    self._labels.setdefault(id(out), (out, {}))[1][call] = moved
 
     def _weigh(self, args: Sequence[Any], out: Tensor) -> None:
         for weights, values in (args[:2], args[1::-1]):
-            if id(weights) not in self._labels or not isinstance(values, Tensor):
+            if id(weights) not in self._labels or not isinstance(values, Tensor) or not values.dim():
                 continue
             for call, label in self._labels[id(weights)][1].items():
-                # Positions lie on the last axis; branches, which are not attention, are stacked on a front one.
-                if values.dim() and _varies(label, -1) and values.shape[-1] == label.shape[-1]:
+                # A vector of positions on the last axis, or weights of queries and values of channels in one product.
+                # Branches, which are not attention, are stacked on a front axis and have no queries.
+                vector = _varies(label, -1) and values.shape[-1] == label.shape[-1] and out.shape != weights.shape
+                if vector or (is_outer(weights, values, out) and id(values) not in self._labels):
                     moved = _broadcast(label, out)
-                    if moved is not None and out.shape != weights.shape:
+                    if moved is not None:
                         self._weighed.setdefault(id(out), (out, {}))[1][call] = moved
 
     def _sum(self, args: Sequence[Any], kwargs: Any) -> None:
-        axis = args[1] if len(args) > 1 else kwargs.get("dim")
-        axis = axis[0] if isinstance(axis, tuple | list) and len(axis) == 1 else axis
-        if isinstance(axis, int) and id(args[0]) in self._weighed:
+        if id(args[0]) in self._weighed:
+            axes = summed_axes(args, kwargs)
             for call, label in self._weighed[id(args[0])][1].items():
-                if _varies(label, axis):
+                if any(_varies(label, axis) for axis in axes):
                     self.calls[call].kind = "product"
 
-    def _confirm(self, operand: Tensor, axis: int, others: Sequence[Tensor], kind: str) -> None:
+    def _confirm(self, operand: Tensor, axis: int, others: Sequence[Tensor]) -> None:
         if id(operand) not in self._labels:
             return
         for call, label in self._labels[id(operand)][1].items():
-            seen = self.calls[call]
-            if not _varies(label, axis) or seen.kind is not None:
-                continue
-            if seen.gated in {other.untyped_storage().data_ptr() for other in others}:
-                seen.reason = "its scores are a linear map of the tensor it weighs: a gate, there is no query"
-                continue
-            seen.kind = kind
-            # The softmax may be a module of its own; the layer is the module around it and the product.
-            shared = [name for name, now in zip(seen.stack, self._stack, strict=False) if name == now]
-            seen.stack = shared or seen.stack
+            if _varies(label, axis):
+                self._attention(call, others)
+
+    def _attention(self, call: int, values: Sequence[Tensor]) -> None:
+        """Take a softmax for attention unless it is a gate."""
+        seen = self.calls[call]
+        if seen.kind is not None:
+            return
+        if seen.gated in {storage_of(other) for other in values}:
+            seen.reason = "its scores are a linear map of the tensor it weighs: a gate, there is no query"
+            return
+        if seen.by_hand:
+            axis = self.quotients.calls[call].axis()
+            if axis is None:
+                return
+            seen.axis = axis
+            if seen.over_layers():
+                seen.reason = OVER_LAYERS
+                return
+        seen.kind = "softmax"
+        # The softmax may be a module of its own; the layer is the module around it and the product.
+        shared = [name for name, now in zip(seen.stack, self._stack, strict=False) if name == now]
+        seen.stack = shared or seen.stack
+
+    def _divided(self, weights: Tensor, call: int, positions: Tensor) -> None:
+        """Label weights that were normalised by hand."""
+        self._labels.setdefault(id(weights), (weights, {}))[1][call] = positions
 
     # Learned temperatures: a tensor of one number, or one per head, multiplied onto the product of q and k.
 
@@ -215,8 +281,51 @@ class SoftmaxTrace(SoftmaxMode):
         if before is not None:
             self._temperatures[id(out)] = (out, before)
 
-    def layer(self, call: SoftmaxCall, number: int) -> AttentionLayer:
-        """Describe the layer of a call that was confirmed as attention."""
+    def attention_map(self, model: str, unseen: Sequence[tuple[str, str]]) -> AttentionMap:
+        """Describe what was found: a layer per softmax, and per group of exponentials that share their sum."""
+        self._join_exponentials()
+        used = any(seen.by_hand and seen.kind for seen in self.calls)
+        kept = [at for at, seen in enumerate(self.calls) if used or not seen.by_hand]
+        layers: list[AttentionLayer] = []
+        ignored: list[tuple[str, str]] = []
+        places: set[Place] = set()
+        calls: list[int | None] = []
+        by_hand: dict[int, ByHand] = {}
+        numbers: dict[int, int] = {}
+        for at in kept:
+            seen = self.calls[at]
+            if seen.kind is None:
+                ignored += [] if seen.by_hand else [(seen.stack[-1], seen.reason)]
+                calls.append(None)
+                continue
+            first = min(self.quotients.group(at)) if seen.by_hand else at
+            if first not in numbers:
+                numbers[first] = len(layers)
+                layers.append(self._layer(self._described_by(first), len(layers)))
+            if seen.by_hand:
+                by_hand[len(calls)] = self.quotients.calls[at].by_hand()
+            calls.append(numbers[first])
+            places |= {(kept.index(call), number) for call, number in seen.places}
+        nested = [(name, reason) for name, reason in ignored if "nested" in reason]
+        return AttentionMap(
+            model, tuple(layers), tuple(ignored), tuple(calls), frozenset(places), by_hand, (*nested, *unseen)
+        )
+
+    def _join_exponentials(self) -> None:
+        """Give the kind of a confirmed exponential to those that join or rescale its sum."""
+        for at, exponential in self.quotients.calls.items():
+            confirmed = [n for n in exponential.group if self.calls[n].kind]
+            if confirmed and self.calls[at].kind is None:
+                self.calls[at].kind = "softmax"
+                exponential.summed = None
+
+    def _described_by(self, first: int) -> SoftmaxCall:
+        """The call whose shape is that of the scores of a layer."""
+        seen = self.calls[first]
+        group = sorted(self.quotients.group(first)) if seen.by_hand else [first]
+        return next(self.calls[n] for n in group if not seen.by_hand or self.quotients.calls[n].summed is not None)
+
+    def _layer(self, call: SoftmaxCall, number: int) -> AttentionLayer:
         name = call.stack[-1]
         heads, head_axis = heads_of(self._modules[name], call.shape, self._batch)
         return AttentionLayer(

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from vitattack.core.errors import VitattackError
+from vitattack.core.errors import UsageError, VitattackError
 from vitattack.models.attention.attention_map import (
     AttentionLayer,
     AttentionMap,
+    ByHand,
     Per,
     Place,
     broadcast_scales,
     check_scales,
 )
-from vitattack.models.attention.scores import (
-    ADDITIONS,
-    BOTTOMLESS,
-    MAPS,
-    PRODUCTS,
-    SOFTMAXES,
-    Trail,
-    added_mask,
-    float_mask,
-    rescaled_scores,
-)
+from vitattack.models.attention.flex import Flex
+from vitattack.models.attention.functions import EXPONENTIALS
+from vitattack.models.attention.scores import BOTTOMLESS, Trail, added_mask, float_mask, rescaled_scores
 from vitattack.models.attention.sdpa import Sdpa
+from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_axis, softmax_input
+from vitattack.models.attention.vmapped import unmapped
 
+FUSED, FLEX = "scaled_dot_product_attention", "flex_attention"
 Exact = Callable[[], Tensor]
 
 
@@ -79,64 +73,16 @@ def _agree(given: Tensor, exact: Tensor) -> bool:
     return given.numel() == 0 or bool((given - exact).abs().amax() <= 1e-3 * (1 + given.abs().amax()))
 
 
+def _in_shape(mask: Tensor, scores: Tensor) -> Tensor:
+    """Return a mask noted inside vmap in the shape of scores outside."""
+    ((mask,), _), _ = unmapped((mask,), {})
+    return mask.reshape([1] * (scores.dim() - mask.dim()) + list(mask.shape)).expand(scores.shape)
+
+
 def _then_rescaled(exact: Exact | None, scale: Tensor, mask: Tensor | None) -> Exact | None:
     if exact is None:
         return None
     return lambda: rescaled_scores(exact(), scale.double(), None if mask is None else mask.double())
-
-
-# nn.MultiheadAttention hides its softmax inside one function that dispatches as a whole. This copy does not dispatch,
-# so that the mode sees the functions it calls one by one.
-_open_mha = FunctionType(
-    F.multi_head_attention_forward.__code__,
-    {**F.__dict__, "has_torch_function": lambda *_: False},
-    "multi_head_attention_forward",
-    F.multi_head_attention_forward.__defaults__,
-    F.multi_head_attention_forward.__closure__,
-)
-_open_mha.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
-
-
-class SoftmaxMode(TorchFunctionMode):
-    """A mode that opens nn.MultiheadAttention and numbers softmaxes and additions; subclasses handle them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.softmaxes = 0
-        self.inside = 0  # how often the mode has re-entered itself to open nn.MultiheadAttention
-        self._additions = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            return func(*args, **kwargs)
-        if name == "multi_head_attention_forward":
-            self.inside += 1
-            try:
-                with self:
-                    return _open_mha(*args, **kwargs)
-            finally:
-                self.inside -= 1
-        if name in SOFTMAXES:
-            call, self.softmaxes, self._additions = self.softmaxes, self.softmaxes + 1, 0
-            return self.softmax(call, func, name, args, kwargs)
-        out = func(*args, **kwargs)
-        # An addition is identified by the softmax it precedes and its position after the last projection or product.
-        if name in PRODUCTS or name in MAPS:
-            self._additions = 0
-        place = None
-        if name in ADDITIONS:
-            place, self._additions = (self.softmaxes, self._additions), self._additions + 1
-        self.other(func, name, args, kwargs, out, place)
-        return out
-
-    def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Run the softmax with this number, or what replaces it."""
-        return func(*args, **kwargs)
-
-    def other(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, place: Place | None) -> None:
-        """Take note of a function other than a softmax that has just been computed."""
 
 
 class AttentionTap(SoftmaxMode):
@@ -156,7 +102,7 @@ class AttentionTap(SoftmaxMode):
         observe: Callable[[Seen], None] | None = None,
         replacement: Callable[[AttentionLayer, Tensor], Tensor] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(exponentials=bool(layers.by_hand))
         if rescale is not None:
             check_scales(layers, rescale, per)
         self.layers = layers
@@ -165,11 +111,11 @@ class AttentionTap(SoftmaxMode):
         self._follows = observe is not None or bool(layers.masks)
 
     def __enter__(self) -> AttentionTap:
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        super().__exit__(kind, error, at)  # type: ignore[no-untyped-call]
+        super().__exit__(kind, error, at)
         if self.inside:
             return
         self._trail.clear()
@@ -180,14 +126,30 @@ class AttentionTap(SoftmaxMode):
         calls = self.layers.calls
         if not calls:
             raise self._changed()
-        number = calls[call % len(calls)]
+        call %= len(calls)
+        number, by_hand = calls[call], self.layers.by_hand.get(call)
         if number is None:
             return func(*args, **kwargs)
         layer = self.layers.layers[number]
-        if (name != "softmax") != layer.fused:
+        if name != {"sdpa": FUSED, "flex": FLEX}.get(layer.kind, "softmax") and (
+            by_hand is None or name not in EXPONENTIALS
+        ):
             raise self._changed()
+        (given, named), mapped = unmapped(args, kwargs)
         try:
-            return (self._fused if layer.fused else self._plain)(layer, func, args, kwargs)
+            if name == FLEX:
+                return self._flex(layer, func, args, kwargs)
+            if layer.fused:
+                return mapped(self._fused(layer, func, given, named))
+            z = softmax_input(args, kwargs)
+            trace, inner = self._trail.of(z), softmax_input(given, named)
+            mask, exact = (trace.mask, trace.exact) if trace else (None, None)
+            if inner is not z:  # what was noted inside vmap cannot be replayed outside
+                mask, exact = None if mask is None else _in_shape(mask, inner), None
+            if by_hand is not None:
+                return mapped(self._exponential(layer, by_hand, func, name, inner, mask, exact))
+            axis = softmax_axis(args, kwargs, z.dim()) - z.dim()
+            return mapped(self._plain(layer, func, inner, axis, given, named, mask, exact))
         finally:
             self._trail.clear()
 
@@ -202,24 +164,85 @@ class AttentionTap(SoftmaxMode):
                 if mask is not None:
                     self._trail.add_mask(out, mask, place)
 
-    def _plain(self, layer: AttentionLayer, func: Any, args: Any, kwargs: Any) -> Any:
-        z: Tensor = args[0] if args else kwargs["input"]
-        axis: int = args[1] if len(args) > 1 else kwargs.get("dim", -1)
-        trace = self._trail.of(z)
-        mask = trace.mask if trace else None
-        exact = trace.exact if trace else None
-        if self.rescale is not None:
-            scale = broadcast_scales(self.rescale, self.per, layer, z)
-            z, exact = rescaled_scores(z, scale, mask), _then_rescaled(exact, scale, mask)
-        if self.observe is not None:
-            forbidden = z == -math.inf if mask is None else (mask != 0) | (z == -math.inf)
-            self.observe(Seen(layer, lambda: z, exact or (lambda: z.double()), forbidden, axis))
+    def _plain(
+        self,
+        layer: AttentionLayer,
+        func: Any,
+        z: Tensor,
+        axis: int,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        mask: Tensor | None,
+        exact: Exact | None,
+    ) -> Any:
+        z, exact = self._rescaled(layer, z, mask, exact)
+        self._show(layer, z, axis, mask, exact)
         if self.replacement is not None:
             p = self.replacement(layer, z.movedim(axis, -1)).movedim(-1, axis)
             wanted = kwargs.get("dtype")
             # A model that casts to float32 guards against half precision; double precision is kept.
             return p if wanted is None or z.dtype == torch.float64 else p.to(wanted)
-        return func(z, *args[1:], **{key: value for key, value in kwargs.items() if key != "input"})
+        rest = {key: value for key, value in kwargs.items() if key not in ("input", "self")}
+        return func(
+            z, *([axis, *args[2:]] if len(args) > 1 else []), **(rest | {"dim": axis} if "dim" in rest else rest)
+        )
+
+    def _exponential(
+        self,
+        layer: AttentionLayer,
+        by_hand: ByHand,
+        func: Any,
+        name: str,
+        z: Tensor,
+        mask: Tensor | None,
+        exact: Exact | None,
+    ) -> Any:
+        """Run an exponential of a softmax written by hand, whose model divides by the sum."""
+        given, z = z, z.clone() if name.endswith("_") else z
+        if self.rescale is not None:
+            lowest = torch.where(z == -math.inf, z, z.new_zeros(()))  # times a scale, it would have no gradient
+            z, exact = self._rescaled(layer, z, lowest if mask is None else torch.minimum(mask, lowest), exact)
+            if by_hand.normalised:  # the logarithm of the sum was taken off before
+                z = z - (z.logsumexp(by_hand.axis, keepdim=True) - given.logsumexp(by_hand.axis, keepdim=True))
+        if by_hand.axis is not None:
+            self._show(layer, z, by_hand.axis, mask, exact)
+            if self.replacement is not None:
+                if not by_hand.whole:
+                    raise UsageError(
+                        f"the softmax of '{layer.name}' is written by hand in parts or with a remainder, and can be scaled "
+                        "but not replaced: use mode=surrogate"
+                    )
+                p = self.replacement(layer, z.movedim(by_hand.axis, -1)).movedim(-1, by_hand.axis)
+                return given.copy_(p) if name.endswith("_") else p
+        if name.endswith("_"):
+            return given.copy_(getattr(torch, name[:-1])(z))
+        return func(z)
+
+    def _rescaled(
+        self, layer: AttentionLayer, z: Tensor, mask: Tensor | None, exact: Exact | None
+    ) -> tuple[Tensor, Exact | None]:
+        if self.rescale is None:
+            return z, exact
+        scale = broadcast_scales(self.rescale, self.per, layer, z)
+        return rescaled_scores(z, scale, mask), _then_rescaled(exact, scale, mask)
+
+    def _show(self, layer: AttentionLayer, z: Tensor, axis: int, mask: Tensor | None, exact: Exact | None) -> None:
+        if self.observe is not None:
+            forbidden = z == -math.inf if mask is None else (mask != 0) | (z == -math.inf)
+            self.observe(Seen(layer, lambda: z, exact or (lambda: z.double()), forbidden, axis))
+
+    def _flex(self, layer: AttentionLayer, func: Any, args: Any, kwargs: Any) -> Any:
+        call = Flex.of(args, kwargs)
+        if self.rescale is not None:
+            call.rescale(broadcast_scales(self.rescale, self.per, layer, call.q))
+        if self.observe is not None:
+            z = call.scores()
+            self.observe(Seen(layer, lambda: z, lambda: call.scores(torch.float64), z == -math.inf, -1))
+        if self.replacement is not None:
+            return call.explicit(self.replacement(layer, call.scores()))
+        if self.rescale is not None and self.rescale.requires_grad:
+            return call.explicit(call.scores().softmax(-1))
+        return call.run(func)
 
     def _fused(self, layer: AttentionLayer, func: Any, args: Any, kwargs: Any) -> Any:
         call = Sdpa.of(args, kwargs)
