@@ -17,12 +17,17 @@ from vitattack.core.errors import UsageError
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
-from vitattack.models.views import BackwardOnly
 from vitattack.models.victim import Victim, as_victim, frozen
+from vitattack.models.views import BackwardOnly
 
 X = toy_pictures(2)
 HEADS, WIDTH = 3, 4
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]  # (scores, values, mixing of heads) -> output
+
+
+def by_head(z: Tensor, v: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    pairs = zip(z.softmax(-1).flatten(0, 1), v.flatten(0, 1), strict=True)
+    return torch.stack([product(p, u) for p, u in pairs]).unflatten(0, z.shape[:2])
 
 
 def off_by_one(z: Tensor, v: Tensor, shifted: bool) -> Tensor:
@@ -90,13 +95,13 @@ FORMS: dict[str, Form] = {
     "heads mixed by einsum": lambda z, v, w: torch.einsum("bhij,hg->bgij", z.softmax(-1), w) @ v,
     "heads mixed by matmul": lambda z, v, w: (z.softmax(-1).permute(0, 2, 3, 1) @ w).permute(0, 3, 1, 2) @ v,
     "multiplied and summed": lambda z, v, w: (z.softmax(-1)[..., None] * v[:, :, None]).sum(-2),
-    "multiplied, viewed and summed": lambda z, v, w: (v[:, :, None] * z.softmax(-1).unsqueeze(-1)).transpose(-1, -2).sum(dim=(-1,)),
-    "tensordot": lambda z, v, w: torch.stack(
-        [torch.stack([torch.tensordot(p, one, dims=([1], [0])) for p, one in zip(a, b, strict=True)]) for a, b in zip(z.softmax(-1), v, strict=True)]
+    "multiplied, viewed and summed": lambda z, v, w: (
+        (v[:, :, None] * z.softmax(-1).unsqueeze(-1)).transpose(-1, -2).sum(dim=(-1,))
     ),
-    "mm": lambda z, v, w: torch.stack([torch.stack([torch.mm(p, u) for p, u in zip(a, b, strict=True)]) for a, b in zip(z.softmax(-1), v, strict=True)]),
+    "tensordot": lambda z, v, w: by_head(z, v, lambda p, u: torch.tensordot(p, u, dims=([1], [0]))),
+    "mm": lambda z, v, w: by_head(z, v, torch.mm),
     "special.softmax": lambda z, v, w: torch.special.softmax(z, -1) @ v,
-    "aten": lambda z, v, w: torch.ops.aten.bmm(torch.ops.aten._softmax(z, -1, False).flatten(0, 1), v.flatten(0, 1)).unflatten(0, z.shape[:2]),
+    "aten": lambda z, v, w: torch.ops.aten.matmul.default(torch.ops.aten._softmax(z, -1, False), v),
     "softmin": lambda z, v, w: F.softmin(-z, -1) @ v,
     "log_softmax": lambda z, v, w: z.log_softmax(-1).exp() @ v,
     "logsumexp": lambda z, v, w: (z - z.logsumexp(-1, keepdim=True)).exp() @ v,

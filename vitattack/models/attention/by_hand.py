@@ -175,11 +175,11 @@ class Quotients:
         """Hand over weights that a division has normalised."""
         for number, entries in self.parts[id(top)][1].items():
             call = self.calls[number]
-            if call.positions is None or call.axis() is None or entries.shape != out.shape:
+            if call.summed is None or call.positions is None or call.axis() is None or entries.shape != out.shape:
                 continue
             rows = torch.zeros(_size(call.shape), dtype=torch.float64, device=out.device)
             rows.scatter_add_(0, call.summed[entries.flatten()], out.detach().double().flatten())
-            rows = rows[call.summed.unique()]
+            rows = rows[torch.unique(call.summed)]
             if bool((out >= 0).all()) and bool((rows <= 1 + ROUNDING).all()):
                 call.whole = bool((rows >= 1 - ROUNDING).all()) and len(call.group) == 1
                 self.quotient(out, number, call.positions[entries])

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, ByHand, Place
-from vitattack.models.attention.layer_shape import block_of, heads_of
 from vitattack.models.attention.by_hand import Quotients, is_outer, summed_axes
 from vitattack.models.attention.contractions import PRODUCTS, Contraction, contractions
-from vitattack.models.attention.functions import EXPONENTIALS, MULTIPLICATIONS, VIEWS
-from vitattack.models.attention.scores import ARITHMETIC, CASTS, MAPS, Trail, added_mask, viewed
+from vitattack.models.attention.functions import CASTS, EXPONENTIALS, MULTIPLICATIONS, VIEWS
+from vitattack.models.attention.layer_shape import block_of, heads_of
+from vitattack.models.attention.scores import ARITHMETIC, MAPS, Trail, added_mask, viewed
 from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_axis, softmax_input
 from vitattack.models.attention.vmapped import is_mapped, storage_of, unmapped
 

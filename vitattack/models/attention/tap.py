@@ -202,7 +202,7 @@ class AttentionTap(SoftmaxMode):
         if self.rescale is not None:
             lowest = torch.where(z == -math.inf, z, z.new_zeros(()))  # times a scale, it would have no gradient
             z, exact = self._rescaled(layer, z, lowest if mask is None else torch.minimum(mask, lowest), exact)
-            if by_hand.normalised:  # the logarithm of the sum was taken off before
+            if by_hand.normalised and by_hand.axis is not None:  # the logarithm of the sum was taken off before
                 z = z - (z.logsumexp(by_hand.axis, keepdim=True) - given.logsumexp(by_hand.axis, keepdim=True))
         if by_hand.axis is not None:
             self._show(layer, z, by_hand.axis, mask, exact)
