@@ -102,6 +102,7 @@ class Diagnosis:
     gradient: dict[str, Any]
     provenance: dict[str, Any]
     varies: Variation = STEADY  # what else than precision moves the answers
+    coverage: str | None = None  # how many softmaxes are seen and how many are not, where some are not
 
     @property
     def is_random(self) -> bool:
@@ -142,6 +143,7 @@ class Diagnosis:
             "ignored": [{"name": name, "reason": reason} for name, reason in self.ignored],
             "gradient": self.gradient,
             "verdict": self.verdict,
+            **({"coverage": self.coverage} if self.coverage else {}),
             **({"random": self.varies.gap} if self.is_random else {}),
             "provenance": self.provenance,
         }
@@ -209,7 +211,10 @@ def diagnose(
         device=place.type,
     )
     made_with = provenance(place, job, images.protocol)
-    return Diagnosis(victim.name, images.text, len(images), blocks, layers.ignored, panel.json(), made_with, varies)
+    coverage = layers.coverage()
+    return Diagnosis(
+        victim.name, images.text, len(images), blocks, layers.ignored, panel.json(), made_with, varies, coverage
+    )
 
 
 def _gather(

@@ -85,6 +85,8 @@ def notes(diagnosis: Diagnosis) -> list[str]:
     learned = [t for block in diagnosis.blocks for t in block.layer.temperature or ()]
     if learned:
         lines.append(f"learned temperatures: {min(learned):.3g} to {max(learned):.3g}")
+    if diagnosis.coverage:
+        lines.append(diagnosis.coverage)
     if diagnosis.ignored:
         reasons = "; ".join(sorted({reason for _, reason in diagnosis.ignored}))
         lines.append(f"{len(diagnosis.ignored)} softmaxes are no attention and were ignored: {reasons}")

@@ -365,3 +365,16 @@ def test_traced_modules_are_named_as_what_cannot_be_seen() -> None:
         assert len(half) == 1 and half.unseen[0][0] == "model.second"
         assert "1 attention softmaxes are seen, 1 more cannot be" in str(half.coverage())
     assert attention_layers(as_victim(Encoder(Block(), Block()), X), X).coverage() is None
+
+
+def test_kernels_that_hide_their_scores_are_counted() -> None:
+    class Hidden(Block):
+        def forward(self, t: Tensor) -> Tensor:
+            q, k = self.qk(t)[:, None].chunk(2, -1)
+            out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, t[:, None])
+            return t + out[:, 0]
+
+    torch.manual_seed(0)
+    layers = attention_layers(as_victim(Encoder(Block(), Hidden()), X), X)
+    assert [layer.name for layer in layers.layers] == ["model.first"]
+    assert layers.unseen[0][0] == "model.second" and "hides its scores" in str(layers.coverage())

@@ -151,9 +151,11 @@ class AAS(InBall, OneInner):
         )
 
     def learned(self) -> dict[str, Any]:
-        """Chosen scales as plain data."""
-        assert self.chosen is not None
-        return {"found": vars(self.chosen), "inner": self.inner.learned()}
+        """Chosen scales as plain data, and a word about attention that is out of reach."""
+        assert self.chosen is not None and self.layers is not None
+        coverage = self.layers.coverage()
+        unseen = {} if coverage is None else {"coverage": coverage}
+        return {"found": vars(self.chosen), "inner": self.inner.learned(), **unseen}
 
     def recall(self, victim: Attackable, content: dict[str, Any]) -> AAS:
         """Rebuild the prepared attack from stored scales."""

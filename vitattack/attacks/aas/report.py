@@ -132,21 +132,22 @@ def _referee_table(title: str, report: Referee) -> Table:
 
 
 def _search_notes(learned: dict[str, Any]) -> list[str]:
-    chosen = _chosen_scales(learned["learned"])
+    chosen = _first(learned["learned"], "found")
     notes = [f"search: {learned['forwards']} forwards + {learned['backwards']} backwards, {learned['seconds']:.1f} s"]
     for number, scales in enumerate(chosen["scales"] if chosen else []):
         ranked = f", RA on calibration {percent(chosen['robust'][number])}" if chosen["plain"] is not None else ""
         notes.append(f"scales {number + 1}: {_scales_text(scales)}{ranked}")
     if chosen and chosen["plain"] is not None:
         notes.append(f"without scales: RA on calibration {percent(chosen['plain'])}")
-    return notes
+    coverage = _first(learned["learned"], "coverage")
+    return [*notes, coverage] if coverage else notes
 
 
-def _chosen_scales(learned: Any) -> Any:
-    """The first scales among stored findings, which wrappers nest in lists."""
+def _first(learned: Any, key: str) -> Any:
+    """The first value of this name among stored findings, which wrappers nest in lists."""
     if isinstance(learned, list):
-        return next((scales for scales in map(_chosen_scales, learned) if scales), None)
-    return learned.get("found") if isinstance(learned, dict) else None
+        return next((value for value in (_first(one, key) for one in learned) if value), None)
+    return learned.get(key) if isinstance(learned, dict) else None
 
 
 def _scales_text(scales: Any) -> str:

@@ -93,7 +93,7 @@ class Quotients:
 
     def step(self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
         """Follow a function that is no product."""
-        if not self.parts:
+        if not self.parts or not args:
             return
         operands = [arg for arg in args if isinstance(arg, Tensor)]
         if name in DIVISIONS | MULTIPLICATIONS and len(operands) == 2 and isinstance(out, Tensor):

@@ -81,7 +81,8 @@ class SoftmaxMode(TorchFunctionMode):
 def _uncompiled() -> AbstractContextManager[Any]:
     """Run what a model has compiled as it was written: a compiler would inline the mode, and flex_attention is compiled."""
     compiles = "torch._dynamo" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules
-    return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+    known = hasattr(torch.compiler, "set_stance")  # from torch 2.6 on
+    return torch.compiler.set_stance("force_eager") if compiles and known else nullcontext()
 
 
 def softmax_axis(args: Any, kwargs: Any, dims: int) -> int:

@@ -5,46 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, ByHand, Place
+from vitattack.models.attention.attention_map import AttentionMap, Place
 from vitattack.models.attention.by_hand import Quotients, is_outer, summed_axes
 from vitattack.models.attention.contractions import PRODUCTS, Contraction, contractions
 from vitattack.models.attention.functions import CASTS, EXPONENTIALS, MULTIPLICATIONS, VIEWS
-from vitattack.models.attention.layer_shape import block_of, heads_of
 from vitattack.models.attention.scores import ARITHMETIC, MAPS, Trail, added_mask, viewed
+from vitattack.models.attention.softmax_calls import NESTED, OVER_LAYERS, Found, SoftmaxCall
 from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_axis, softmax_input
 from vitattack.models.attention.vmapped import is_mapped, storage_of, unmapped
 
 # The logits of a gate are a map of the tensor it weighs, just before the softmax; a few maps back is far enough.
 RECENT_MAPS = 8
 RECENT_STEPS = 8
-OVER_LAYERS = "it normalises the first axis, over layers or branches and not over positions"
 Labels = dict[int, tuple[Tensor, dict[int, Tensor]]]  # per tensor and softmax, positions along the row of the softmax
-
-
-@dataclass
-class SoftmaxCall:
-    """One softmax of the probing forward."""
-
-    stack: list[str]
-    shape: tuple[int, ...]
-    axis: int
-    fused: bool
-    kind: str | None
-    reason: str = "its output is not multiplied with values over the axis it normalised"
-    places: set[Place] = field(default_factory=set)
-    gated: int | None = None  # storage of the tensor whose linear map the scores are
-    temperature: Tensor | None = None
-    by_hand: bool = False
-
-    def over_layers(self) -> bool:
-        """Whether it normalises the first axis: where the batch or a stack of layers is, never positions."""
-        return self.axis == 0 and len(self.shape) > 2
 
 
 class SoftmaxTrace(SoftmaxMode):
@@ -63,6 +41,7 @@ class SoftmaxTrace(SoftmaxMode):
         self._steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT_STEPS)
         self._trail = Trail(exact=True)
         self._places: dict[Place, Tensor] = {}
+        self._unseen: list[tuple[str, str]] = []
         self._temperatures: dict[int, tuple[Tensor, Tensor]] = {}
 
     @contextmanager
@@ -124,8 +103,7 @@ class SoftmaxTrace(SoftmaxMode):
         q, k = (args[n] if len(args) > n else kwargs[key] for n, key in enumerate(("query", "key")))
         mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
         if q.is_nested:
-            reason = "it runs on nested tensors, whose scores have no rows to read"
-            return SoftmaxCall([*self._stack], (), 0, True, None, reason)
+            return SoftmaxCall([*self._stack], (), 0, True, None, NESTED)
         kind = "flex" if name == "flex_attention" else "sdpa"
         seen = SoftmaxCall([*self._stack], (*q.shape[:-1], k.shape[-2]), q.dim() - 1, True, kind)
         self._describe(seen, mask if isinstance(mask, Tensor) else None)
@@ -181,6 +159,8 @@ class SoftmaxTrace(SoftmaxMode):
             mask = added_mask(name, args, kwargs, out)
             if mask is not None:
                 self._trail.add_mask(out, mask, place)
+        if "attention" in name or "attn" in name:
+            self._unseen.append((self._stack[-1], f"{name} is a kernel that hides its scores"))
         if name not in PRODUCTS:
             self._carry(self._labels, func, name, args, kwargs, out)
             if name in VIEWS:
@@ -229,7 +209,7 @@ class SoftmaxTrace(SoftmaxMode):
                         self._weighed.setdefault(id(out), (out, {}))[1][call] = moved
 
     def _sum(self, args: Sequence[Any], kwargs: Any) -> None:
-        if id(args[0]) in self._weighed:
+        if args and id(args[0]) in self._weighed:
             axes = summed_axes(args, kwargs)
             for call, label in self._weighed[id(args[0])][1].items():
                 if any(_varies(label, axis) for axis in axes):
@@ -282,61 +262,9 @@ class SoftmaxTrace(SoftmaxMode):
             self._temperatures[id(out)] = (out, before)
 
     def attention_map(self, model: str, unseen: Sequence[tuple[str, str]]) -> AttentionMap:
-        """Describe what was found: a layer per softmax, and per group of exponentials that share their sum."""
-        self._join_exponentials()
-        used = any(seen.by_hand and seen.kind for seen in self.calls)
-        kept = [at for at, seen in enumerate(self.calls) if used or not seen.by_hand]
-        layers: list[AttentionLayer] = []
-        ignored: list[tuple[str, str]] = []
-        places: set[Place] = set()
-        calls: list[int | None] = []
-        by_hand: dict[int, ByHand] = {}
-        numbers: dict[int, int] = {}
-        for at in kept:
-            seen = self.calls[at]
-            if seen.kind is None:
-                ignored += [] if seen.by_hand else [(seen.stack[-1], seen.reason)]
-                calls.append(None)
-                continue
-            first = min(self.quotients.group(at)) if seen.by_hand else at
-            if first not in numbers:
-                numbers[first] = len(layers)
-                layers.append(self._layer(self._described_by(first), len(layers)))
-            if seen.by_hand:
-                by_hand[len(calls)] = self.quotients.calls[at].by_hand()
-            calls.append(numbers[first])
-            places |= {(kept.index(call), number) for call, number in seen.places}
-        nested = [(name, reason) for name, reason in ignored if "nested" in reason]
-        return AttentionMap(
-            model, tuple(layers), tuple(ignored), tuple(calls), frozenset(places), by_hand, (*nested, *unseen)
-        )
-
-    def _join_exponentials(self) -> None:
-        """Give the kind of a confirmed exponential to those that join or rescale its sum."""
-        for at, exponential in self.quotients.calls.items():
-            confirmed = [n for n in exponential.group if self.calls[n].kind]
-            if confirmed and self.calls[at].kind is None:
-                self.calls[at].kind = "softmax"
-                exponential.summed = None
-
-    def _described_by(self, first: int) -> SoftmaxCall:
-        """The call whose shape is that of the scores of a layer."""
-        seen = self.calls[first]
-        group = sorted(self.quotients.group(first)) if seen.by_hand else [first]
-        return next(self.calls[n] for n in group if not seen.by_hand or self.quotients.calls[n].summed is not None)
-
-    def _layer(self, call: SoftmaxCall, number: int) -> AttentionLayer:
-        name = call.stack[-1]
-        heads, head_axis = heads_of(self._modules[name], call.shape, self._batch)
-        return AttentionLayer(
-            number,
-            name,
-            block_of(call.stack, self._modules),
-            heads,
-            head_axis,
-            call.fused,
-            call.kind or "",
-            None if call.temperature is None else tuple(call.temperature.double().tolist()),
+        """Describe what was found."""
+        return Found(self.calls, self.quotients, self._modules, self._batch).attention_map(
+            model, [*self._unseen, *unseen]
         )
 
 
