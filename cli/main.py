@@ -19,6 +19,7 @@ from .terminal import buffer_output, say, write
 # A command's module is imported when it is called, so that --help loads nothing heavy.
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
+    "check": "Check whether a model is as robust as claimed, and whether the attack could tell.",
     "compare": "Compare models, attacks or stores on the same images, with paired tests.",
     "runs": "List, show, export, verify, merge or delete what a store holds.",
     "bench": "Run a YAML file of models, attacks and threats, or estimate its cost.",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitattack.attacks.base import Crafted as Crafted
+    from vitattack.checks.check import Checked as Checked
+    from vitattack.checks.check import check as check
     from vitattack.core.errors import UsageError as UsageError
     from vitattack.core.errors import VitattackError as VitattackError
     from vitattack.diagnostics.diagnose import Diagnosis as Diagnosis
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 # Imported on first use (PEP 562), so that `import vitattack` and `vitattack --help` load no torch.
 _PUBLIC = {
     "evaluate": "vitattack.evaluation.evaluate",
+    "check": "vitattack.checks.check",
+    "Checked": "vitattack.checks.check",
     "attack": "vitattack.evaluation.callable_attack",
     "Evaluation": "vitattack.records.result",
     "diagnose": "vitattack.diagnostics.diagnose",

@@ -22,6 +22,7 @@ MISSPELT = (
     "bench nowhere",
     "transfer tiny-vti --to tiny-vit",
     "diagnose-softmax tiny-vti",
+    "check tiny-vti",
     "train aas-att",
 )
 

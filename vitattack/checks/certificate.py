@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitattack.check.planted_model import PlantedModel
-from vitattack.check.readouts import Readouts, fit
+from vitattack.checks.exact_tests import at_least
+from vitattack.checks.planted_model import PlantedModel
+from vitattack.checks.readouts import Readouts, fit
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.models.head import Head, HeadTap, find_head
+from vitattack.models.lost_gradients import NoGradient
 from vitattack.models.victim import Victim, as_victim, frozen
 from vitattack.threats.lp import LpBall
 
@@ -77,6 +78,19 @@ class Certificate:
         least = at_least(found, self.tested)
         return f"certificate: {found} of {self.tested} planted examples found, at least {100 * least:.1f} % (95 %)"
 
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The outcome in words, attack by attack."""
+        if self.says_nothing:
+            return (f"none, since {self.says_nothing}",)
+        where = (
+            f"{self.width} features of the head" if self.at_head else f"{self.width} logits, since no head was found"
+        )
+        planted = f"{self.planted} of {self.images} images hold a planted example ({self.inner} points, {where})"
+        chance = [f"{self.by_chance} that random points find are left out"] if self.by_chance else []
+        shares = [f"{each.attack} finds {each.found} of {self.tested}" for each in self.found]
+        return (", ".join([planted, *chance, *shares]),)
+
     def json(self) -> dict[str, Any]:
         return {
             **{name: value for name, value in self.__dict__.items() if name != "found"},
@@ -84,22 +98,6 @@ class Certificate:
             "tested": self.tested,
             "found": [{**each._asdict(), "at_least": at_least(each.found, self.tested)} for each in self.found],
         }
-
-
-def at_least(found: int, n: int) -> float:
-    """The exact lower bound of a share, 95 % one-sided (Clopper & Pearson 1934), rounded down to a tenth of a percent."""
-    if not found:
-        return 0.0
-    low, high = 0.0, found / n
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _tail(found, n, middle) <= 0.05 else (low, middle)
-    return int(low * 1000) / 1000
-
-
-def _tail(found: int, n: int, p: float) -> float:
-    """The probability of `found` or more of n."""
-    return sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(found, n + 1))
 
 
 def certify(
@@ -131,7 +129,11 @@ def certify(
         model = as_victim(planted, x, f"{victim.name}, planted")
         for attack in in_stage("planted examples", (RANDOM, *attacks)):
             zeros = torch.zeros(len(kept), dtype=torch.long)
-            (result,) = evaluate(model, attack, data=(x[kept], zeros), **settings).results
+            try:
+                (result,) = evaluate(model, attack, data=(x[kept], zeros), **settings).results
+            except NoGradient:
+                found.append(Found(attack, 0))
+                continue
             passes += sum(r.forwards + r.backwards for r in result.records)
             solved = torch.tensor([r.status == "fooled" for r in result.records])
             if attack == RANDOM:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.check.certificate import at_least, certify, edge_points, plant
-from vitattack.check.readouts import fit
+from vitattack.checks.certificate import certify, edge_points, plant
+from vitattack.checks.readouts import fit
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.head import HeadTap, find_head
@@ -159,8 +159,3 @@ def test_repeated_images_count_once_and_no_image_or_budget_is_refused() -> None:
         certify(linear(), x[:0], LINF, ["fgsm"])
     with pytest.raises(UsageError, match="above zero"):
         certify(linear(), x, LpBall("linf", 0.0), ["fgsm"])
-
-
-@pytest.mark.parametrize(("found", "n", "low"), [(64, 64, 0.954), (0, 8, 0.0), (8, 8, 0.687), (19, 20, 0.783)])
-def test_the_lower_bound_is_the_exact_one(found: int, n: int, low: float) -> None:
-    assert at_least(found, n) == pytest.approx(low, abs=5e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitattack.check.readouts import Readouts
+from vitattack.checks.readouts import Readouts
 from vitattack.models.head import Head, HeadTap
 from vitattack.models.victim import Victim
 

@@ -1,0 +1,188 @@
+"""`check`: the run of `auto`, the list of checks, the certificate, and the verdict on a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import torch
+from torch import nn
+
+from vitattack.checks.certificate import IMAGES, Certificate, certify
+from vitattack.checks.item import Item
+from vitattack.checks.items import of_attack, of_gradient, of_model
+from vitattack.checks.subject import FEW, Subject
+from vitattack.checks.verdict import Verdict, judge
+from vitattack.core.errors import UsageError
+from vitattack.core.progress import in_stage, stage
+from vitattack.core.runtime import numerics, resolve_device
+from vitattack.evaluation.batch_runner import read_batch
+from vitattack.evaluation.evaluate import evaluate
+from vitattack.evaluation.listener import EvaluationListener
+from vitattack.evaluation.prepare import Prepared, prepare
+from vitattack.evaluation.setup import DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
+from vitattack.models.lost_gradients import NoGradient
+from vitattack.records import stats
+from vitattack.records.result import Result
+from vitattack.records.stats import Accuracy
+from vitattack.threats.base import parse_threat
+from vitattack.threats.lp import LpBall
+
+if TYPE_CHECKING:
+    from vitattack.threats.base import Threat
+
+ATTACK = "auto"
+PLAIN = "pgd(steps=20)"  # shown beside `auto` in the certificate: what most papers report
+FOLDER = "check"  # in the store, for the attacks on a few images
+CERTIFIED = 0.95  # of planted examples that have to be found
+LIST: tuple[Callable[[Subject], Item], ...] = (
+    of_model.determinism,
+    of_model.input_range,
+    of_model.clean_accuracy,
+    of_model.train_mode,
+    of_model.attention_softmax,
+    of_gradient.fidelity,
+    of_gradient.zero_gradients,
+    of_gradient.unstable_loss,
+    of_gradient.first_order,
+    of_gradient.incomplete_optimisation,
+    of_attack.losses,
+    of_attack.one_step,
+    of_attack.more_steps,
+    of_attack.restarts,
+    of_attack.double_precision,
+    of_attack.random_direction,
+    of_attack.black_box,
+    of_attack.transfer,
+    of_attack.budgets,
+    of_gradient.eight_bits,
+)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A model's robust accuracy under `auto` and everything else that ran, the checks, the certificate, and the verdict."""
+
+    claim: float | None
+    auto: Result
+    best: Accuracy  # per-image worst case of auto and all attacks of the checks
+    items: tuple[Item, ...]
+    certificate: Certificate
+    verdict: Verdict
+
+    @property
+    def line(self) -> str:
+        """The verdict with its reasons."""
+        return f"{self.verdict.word}: {'; '.join(self.verdict.reasons)}"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "model": self.auto.job.model,
+            "threat": self.auto.job.threat,
+            "data": self.auto.job.data,
+            "claim": self.claim,
+            "verdict": self.verdict.word,
+            "reasons": list(self.verdict.reasons),
+            "clean": self.auto.clean.json(),
+            "auto": self.auto.robust.json(),
+            "best": self.best.json(),
+            "checks": [item.json() for item in self.items],
+            "certificate": self.certificate.json(),
+            "doubts": list(self.auto.doubts),
+            "provenance": self.auto.provenance,
+        }
+
+
+@torch.inference_mode(False)
+def check(
+    model: nn.Module | str = DEFAULT_MODEL,
+    *,
+    claim: float | None = None,
+    threat: str = DEFAULT_THREAT,
+    setup: Setup | None = None,
+    listener: EvaluationListener | None = None,
+    **fields: Unpack[SetupFields],
+) -> Checked:
+    """Check whether a model is as robust as claimed, and whether the attack could tell.
+
+    `claim` is a share between 0 and 1; without one the number that `auto` finds is checked. Settings are those of
+    `evaluate`.
+    """
+    if claim is not None and not 0 <= claim <= 1:
+        raise UsageError(f"a claim of {claim:g} is no share: write {claim / 100:g} for {claim:g} %")
+    ball = _ball(parse_threat(threat))
+    setup = replace(setup or Setup(), **fields)
+    if setup.shard != (0, 1):
+        raise UsageError("a check is of a whole run: drop the shard")
+    (auto,) = evaluate(model, ATTACK, threat=threat, setup=setup, listener=listener).results
+    with numerics(setup.cores):
+        prepared = prepare(model, setup, resolve_device(setup.device, model))
+        subject = _subject(prepared, ball, auto)
+        items = [_asked(subject, asked) for asked in in_stage("checks", LIST)] if subject.rows else []
+        with stage("certificate"):
+            certificate = _certificate(prepared, ball, setup)
+    items.append(_of_certificate(subject, certificate))
+    best = _worst_case(auto, subject)
+    return Checked(claim, auto, best, tuple(items), certificate, judge(claim, best, items))
+
+
+def _ball(threat: Threat) -> LpBall:
+    if not isinstance(threat, LpBall) or threat.eps <= 0:
+        raise UsageError(f"check knows balls of a budget above zero, not '{threat}': write linf:8/255 or l2:0.5")
+    return threat
+
+
+def _subject(prepared: Prepared, ball: LpBall, auto: Result) -> Subject:
+    """The model with its first correctly classified images."""
+    rows = tuple(r.index for r in auto.records if r.clean == r.label)[:FEW]
+    device = prepared.victim.mean.device
+    x, y, _ = read_batch(prepared.images, rows or prepared.images.rows[:1], prepared.victim, device)
+
+    def run(attacks: Sequence[str], ball: LpBall) -> Sequence[Result]:
+        own: dict[str, Any] = {"data": (x, y), "limit": None, "transform": None, "precision": "fp32"}
+        out = None if prepared.setup.out is None else Path(prepared.setup.out) / FOLDER
+        setup = replace(prepared.setup, **own, calibration=None, out=out)
+        return evaluate(prepared.victim, attacks, threat=str(ball), setup=setup).results
+
+    return Subject(prepared, ball, auto, (x, y), rows, run)
+
+
+def _asked(subject: Subject, asked: Callable[[Subject], Item]) -> Item:
+    """The outcome of a check; one that needs gradients fails where the model has none."""
+    name = asked.__name__.replace("_", " ")
+    try:
+        with stage(name):
+            return asked(subject)
+    except NoGradient:
+        return Item(name, "Can it be asked at all?", "the model has no gradient", "a gradient", "", False)
+
+
+def _certificate(prepared: Prepared, ball: LpBall, setup: Setup) -> Certificate:
+    rows = prepared.images.rows[:IMAGES]
+    x, _, _ = read_batch(prepared.images, rows, prepared.victim, prepared.victim.mean.device)
+    return certify(prepared.victim, x, ball, (PLAIN, ATTACK), seed=setup.seed, batch_size=setup.batch_size)
+
+
+def _of_certificate(subject: Subject, certificate: Certificate) -> Item:
+    found = {each.attack: each.found for each in certificate.found}.get(ATTACK, 0)
+    passed = None if certificate.says_nothing else found >= CERTIFIED * certificate.tested
+    return Item(
+        "certificate",
+        "Does auto find examples that are planted in the model?",
+        certificate.says_nothing or f"{found} of {certificate.tested} found",
+        f"at least {CERTIFIED:.0%}",
+        "Zimmermann et al., NeurIPS 2022",
+        passed,
+        decisive=True,
+        next=subject.next("square(queries=20000)"),
+    )
+
+
+def _worst_case(auto: Result, subject: Subject) -> Accuracy:
+    fell = frozenset().union(*subject.everything_broken) - subject.fell_to_auto
+    if not fell:
+        return auto.robust
+    return stats.share(auto.robust.correct - len(fell), auto.robust.n)

@@ -1,0 +1,1 @@
+"""The single checks, in the order in which a table shows them."""
