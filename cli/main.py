@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
     "check": "Check whether a model is as robust as claimed, and whether the attack could tell.",
     "compare": "Compare models, attacks or stores on the same images, with paired tests.",
+    "verify": "Judge adversarial examples made elsewhere, and merge them into a stored worst case.",
     "runs": "List, show, export, verify, merge or delete what a store holds.",
     "bench": "Run a YAML file of models, attacks and threats, or estimate its cost.",
     "transfer": "Craft on some models, judge on others, and print transfer matrices.",

@@ -159,18 +159,26 @@ def export(runs: tuple[str, ...], out: str | None, parquet: str | None, csv: str
 {RUNS} Without one, all that the filters leave.
 Examples:
   vitattack runs verify                     every file of the store: checksums, and that results are those of their records
+  vitattack runs verify last --judge        and the saved examples, once more on the plain model
 """,
 )
 @several
 @store
 @filters
+@click.option(
+    "--judge", is_flag=True, help="Also judge saved examples on the plain model, which is loaded by its name."
+)
 @output_options
-def verify(runs: tuple[str, ...], out: str | None, as_json: bool, form: str, quiet: bool, **chosen: Any) -> None:
+def verify(
+    runs: tuple[str, ...], out: str | None, judge: bool, as_json: bool, form: str, quiet: bool, **chosen: Any
+) -> None:
     """Check the files of runs. Exit code 1 if anything is damaged or refuted."""
     from vitattack.records.store_care import damage_of
     from vitattack.report.runs import run_line
 
     found = [(run, damage_of(run)) for run in _chosen(runs, out, **chosen)]
+    if judge:
+        found = [(run, damage or _refuted(run)) for run, damage in found]
     if as_json or form == "json":
         content = [{"run": str(run.folder), "state": run.state, "damage": damage} for run, damage in found]
         write_json({"schema": 1, "runs": content})
@@ -200,6 +208,23 @@ def merge(stores: tuple[str, ...], out: str | None) -> None:
         f"{root}: {counts['added']} added, {counts['completed']} completed, {counts['equal']} were there, "
         f"{counts['kept']} not taken"
     )
+
+
+def _refuted(run: StoredRun) -> list[str]:
+    """What a model loaded anew refutes of the examples of a run."""
+    from vitattack.core.errors import UsageError
+
+    if run.state != "finished" or not run.has_examples:
+        say(f"{run.short} has no examples to judge: run its command with --save-adv")
+        return []
+    from vitattack.evaluation.verify import judge_again
+
+    try:
+        return judge_again(run.result, run.result.job.model)
+    except UsageError as error:
+        return [
+            f"the examples cannot be judged from their names alone ({error}): use vitattack verify {run.folder} MODEL"
+        ]
 
 
 def _given_before() -> str | None:

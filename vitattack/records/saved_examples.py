@@ -163,6 +163,25 @@ class SavedExamples:
                 path = _place(run, batch.key)
                 self._places.update((batch.records[at].index, (path, row)) for row, at in enumerate(kept_rows(batch)))
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold examples which count."""
+        return tuple(dict.fromkeys(path for path, _ in self._places.values()))
+
+    def numbers(self) -> dict[str, list[int]]:
+        """Index, label and both predictions of every example, without the images."""
+        from safetensors import safe_open
+
+        columns: dict[str, list[int]] = {name: [] for name in NUMBERS}
+        opened: dict[Path, dict[str, list[int]]] = {}
+        for path in self.files:
+            with safe_open(path, framework="np") as file:
+                opened[path] = {name: file.get_tensor(name).tolist() for name in NUMBERS}
+        for path, row in self._places.values():
+            for name in NUMBERS:
+                columns[name].append(opened[path][name][row])
+        return columns
+
     def __len__(self) -> int:
         return len(self._places)
 
@@ -205,7 +224,7 @@ class SavedExamples:
 
     def damage(self) -> list[str]:
         """Files whose content is not what was written, by name; reads everything."""
-        return [path.name for path in dict.fromkeys(path for path, _ in self._places.values()) if not _is_whole(path)]
+        return [path.name for path in self.files if not _is_whole(path)]
 
 
 def write_images(run: Path) -> Path:

@@ -81,7 +81,11 @@ class LpBall:
 
         flat = x_adv.flatten(1)
         in_box = (torch.isfinite(flat) & (flat >= 0) & (flat <= 1)).all(1)
-        return in_box & (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
+        return in_box & self.within(x, x_adv)
+
+    def within(self, x: Tensor, x_adv: Tensor) -> Tensor:
+        """(B,) whether each image is inside the budget, wherever the box ends."""
+        return (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
 
 
 def _double(x: Tensor) -> Tensor:

@@ -142,15 +142,22 @@ def npz_parts(paths: Sequence[Path], num_classes: int | None) -> ArraySource:
 
 
 def _open(path: Path) -> Pair:
+    x, y = named_arrays(path, [("image", "images", "x"), ("label", "labels", "y")], ("image", "label"))
+    if x is None or y is None:
+        raise AssertionError("arrays that must be there were not refused")
+    return x, y
+
+
+def named_arrays(path: Path, names: Sequence[Sequence[str]], needed: Sequence[str] = ()) -> list[Rows | None]:
+    """The arrays of an npz that go by one of several names, None for those it lacks; all or none are `needed`."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            x = next((members[name] for name in ("image", "images", "x") if name in members), None)
-            y = next((members[name] for name in ("label", "labels", "y") if name in members), None)
-            if x is None or y is None:
+            found = [next((members[name] for name in each if name in members), None) for each in names]
+            if needed and None in found:
                 held = ascii(", ".join(members))[1:-1][:60] or "nothing"
-                raise UsageError(f"'{path}' holds {held}: it needs arrays named image and label")
-            return _member(path, archive, x), _member(path, archive, y)
+                raise UsageError(f"'{path}' holds {held}: it needs arrays named {' and '.join(needed)}")
+            return [None if info is None else _member(path, archive, info) for info in found]
     except VitattackError:
         raise
     except Exception as error:  # numpy, zipfile and zlib each have their own ways to fail on a broken file
