@@ -81,7 +81,7 @@ def evaluate(
         for number, plan in enumerate(planned):
             result = _finished(plan, prepared, calibration, root, Turn(listener, number, len(planned)))
             if result is not None:
-                results.append(result if setup.out is not None else result.unstored())
+                results.append((result if setup.out is not None else result.unstored()).packed())
         syntax = {plan.syntax.text: plan.syntax for plan in planned}
         return Evaluation(tuple(results), inputs, syntax, unfinished=len(planned) - len(results))
 

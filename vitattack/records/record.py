@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
 from operator import itemgetter
@@ -65,6 +65,11 @@ class SampleRecord:
             or number < 1
         ):
             raise ValueError("a field of a record is out of range")
+        return cls.made(values)
+
+    @classmethod
+    def made(cls, values: Iterable[Any]) -> SampleRecord:
+        """The record with these values of its fields, in their order, which are taken as they are."""
         record = object.__new__(cls)
         vars(record).update(zip(NAMES, values, strict=True))  # ten times as quick as the constructor of a frozen class
         return record
@@ -75,6 +80,12 @@ TYPES = (int, int, int, int, str, float, bool, bool, int, int, int, dict, int)
 PLAIN = {int, float, str, bool}
 STATUSES = get_args(Status)
 _values = itemgetter(*NAMES)
+
+
+def values_of(record: SampleRecord) -> tuple[Any, ...]:
+    """The values of the fields, in their order."""
+    values: tuple[Any, ...] = _values(vars(record))
+    return values
 
 
 # Called with the records just written and the number of samples of the run; the first call brings the stored ones.

@@ -15,6 +15,7 @@ from vitattack.records import stats
 from vitattack.records.draws import number_of_draws
 from vitattack.records.eps_curve import optimiser_failures
 from vitattack.records.job import Job
+from vitattack.records.packed import PackedRecords
 from vitattack.records.record import SampleRecord, Status
 from vitattack.records.report_section import Section
 from vitattack.records.stats import Accuracy
@@ -43,6 +44,15 @@ class Result:
         vars(copy).update(vars(self), folder=None)
         return copy
 
+    def packed(self) -> Result:
+        """A copy that holds its records as columns; its numbers are computed before, while they are objects."""
+        if isinstance(self.records, PackedRecords):
+            return self
+        numbers = {name: getattr(self, name) for name, of in vars(Result).items() if isinstance(of, cached_property)}
+        copy = replace(self, records=PackedRecords(self.records))
+        vars(copy).update(numbers)
+        return copy
+
     @property
     def n(self) -> int:
         return len(self.records)
@@ -67,11 +77,11 @@ class Result:
     def count(self, status: Status) -> int:
         return self._statuses[status]
 
-    @property
+    @cached_property
     def fragile(self) -> int:
         return sum(r.fragile for r in self.records)
 
-    @property
+    @cached_property
     def violations(self) -> int:
         return sum(r.violation for r in self.records)
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from vitattack.core.percent import percent, span
 from vitattack.records import draws
+from vitattack.records.packed import PackedRecords
 from vitattack.records.record import SampleRecord, Status
 
 Z95 = 1.959963984540054
+STATE = ("index", "status", "fragile")
+_state = attrgetter(*STATE)
 
 
 class Accuracy(NamedTuple):
@@ -167,41 +172,65 @@ def mean_passes(records: Iterable[SampleRecord]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What of a record decides whether its sample is robust."""
+    """What of a record decides whether its sample is robust; equal ones of a deterministic model are one object."""
 
-    index: int
     status: Status
     fragile: bool
     draws: str | None = None  # of a random model on the candidate, 1 for right and 0 for wrong
 
     @classmethod
     def of(cls, record: SampleRecord) -> Verdict:
-        return cls(record.index, record.status, record.fragile, draws.adversarial_draws(record))
+        drawn = draws.adversarial_draws(record)
+        return _verdict(record.status, record.fragile) if drawn is None else cls(record.status, record.fragile, drawn)
 
     @property
     def robust(self) -> bool:
         return self.status == "robust"
 
 
-def worst_case(runs: Sequence[Sequence[SampleRecord] | Mapping[int, Verdict]]) -> Accuracy:
+@lru_cache(16)
+def _verdict(status: Status, fragile: bool) -> Verdict:
+    return Verdict(status, fragile)
+
+
+Verdicts = Sequence[SampleRecord] | Mapping[int, Verdict]
+
+
+def worst_case(runs: Sequence[Verdicts]) -> Accuracy:
     """The per-sample union of several attacks on the same samples: robust only where every attack failed."""
     if any(map(_holds_draws, runs)):
         columns = [run if isinstance(run, Mapping) else {r.index: Verdict.of(r) for r in run} for run in runs]
         shared = [i for i in columns[0] if all(i in column for column in columns)]
         return _expected_worst_case([[column[i] for column in columns] for i in shared])
     # Sets of indices rather than verdicts sample by sample: a million records are counted in half a second.
-    rows = [run.values() if isinstance(run, Mapping) else run for run in runs]
-    left = set.intersection(*({r.index for r in of_run} for of_run in rows))
-    fallen = {r.index for of_run in rows for r in of_run if r.status != "robust"}
-    loose = {r.index for of_run in rows for r in of_run if r.fragile}
-    lost = {r.index for of_run in rows for r in of_run if r.status not in ("robust", "invalid")}
+    left: set[int] | None = None
+    fallen, loose, lost = set[int](), set[int](), set[int]()
+    for run in runs:
+        states = [*_states(run)]
+        indices = {index for index, _, _ in states}
+        left = indices if left is None else left & indices
+        fallen |= {index for index, status, _ in states if status != "robust"}
+        loose |= {index for index, _, fragile in states if fragile}
+        lost |= {index for index, status, _ in states if status not in ("robust", "invalid")}
+    left = left or set()
     return share(len(left - fallen), len(left), least=len(left - fallen - loose), most=len(left - lost))
 
 
-def _holds_draws(run: Sequence[SampleRecord] | Mapping[int, Verdict]) -> bool:
+def _states(run: Verdicts) -> Iterable[tuple[int, Status, bool]]:
+    """Index, status and fragility of every sample."""
+    if isinstance(run, Mapping):
+        return ((index, verdict.status, verdict.fragile) for index, verdict in run.items())
+    if isinstance(run, PackedRecords):
+        return zip(*map(run.column, STATE), strict=True)
+    return map(_state, run)
+
+
+def _holds_draws(run: Verdicts) -> bool:
     """Whether a run is one on a random model."""
     if isinstance(run, Mapping):
         return any(verdict.draws is not None for verdict in run.values())
+    if isinstance(run, PackedRecords) and not run.evidence_has("draws"):
+        return False
     return any(draws.adversarial_draws(record) is not None for record in run)
 
 
@@ -233,7 +262,7 @@ class Paired(NamedTuple):
 
 def mcnemar(first: Sequence[SampleRecord], second: Sequence[SampleRecord]) -> Paired:
     """Compare two attacks, or two models, on the same samples."""
-    one, two = ({r.index: r.status == "robust" for r in run} for run in (first, second))
+    one, two = ({index: status == "robust" for index, status, _ in _states(run)} for run in (first, second))
     return paired_test(one, two)
 
 
