@@ -136,3 +136,17 @@ def test_what_one_stage_saw_stays_seen(toy: Victim) -> None:
     ):
         evidence = attack_text.build(text, tiny)(toy, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
         assert evidence["zero_grad"].tolist() == ["kappa" in text] * 4
+
+
+def test_the_smaller_distance_of_two_stages_is_kept(toy_images: Images, toy: Victim) -> None:
+    x, y = toy_images
+    ball, rng = LpBall("l2", 0.01), SampleRng(0, tuple(range(len(x))))
+
+    def distance(text: str) -> Tensor:
+        return attack_text.build(text, ball)(toy, x, y, rng=rng).evidence["distance"]
+
+    one, two = "fab(steps=10)", "cw_l2(searches=1, steps=20)"
+    smaller = torch.minimum(distance(one), distance(two))
+    assert bool((distance(one) < distance(two)).any())
+    for text in (f"worst({one}, {two})", f"worst({two}, {one})", f"worst({one}, pgd(steps=1), {two}, fgsm)"):
+        assert torch.equal(distance(text), smaller), text

@@ -138,9 +138,11 @@ def _blank_rows(name: str, rows: Tensor, count: int) -> Tensor:
 
 
 def _merged(name: str, before: Tensor, rows: Tensor) -> Tensor:
-    """Merge the evidence of the next stage into that of the stages before: it replaces, except where it accumulates."""
+    """Merge the evidence of the next stage into that of the stages before: the best stays, signs add up, the rest is replaced."""
     if name == "margin":
         return torch.maximum(before, rows)
+    if name == "distance":
+        return torch.minimum(before, rows)
     return before | rows if _accumulates(name, rows) else rows
 
 
