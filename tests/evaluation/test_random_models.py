@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks.autoattack.autoattack import autoattack
+from vitattack.core.errors import UsageError
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.evaluation.transfer.study import transfer
 from vitattack.models.victim import Victim
@@ -60,6 +61,23 @@ def by_python(x: Tensor) -> Tensor:
 
 def run(model: nn.Module, attack: str = "pgd(steps=3)", **more: object) -> Evaluation:
     return evaluate(model, attack, data=(X, Y), **{**SETTINGS, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("passes", [349, 450])
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_budget_holds_the_draws_of_a_random_model(passes: int, blind: bool) -> None:
+    def change(x: Tensor) -> Tensor:
+        return additive(x.detach() if blind else x)
+
+    torch.manual_seed(1)
+    records = run(Noisy(change), f"auto(passes={passes}, long=20)", threat="linf:0.1/255").results[0].records
+    assert records[0].evidence["draws"] == 11
+    assert passes / 3 < max(record.forwards + record.backwards for record in records) <= passes
+
+
+def test_a_budget_that_pays_for_no_stage_on_a_random_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="348 passes pays for no stage of auto on a random model: give at least 349"):
+        run(Noisy(additive), "auto(passes=348)")
 
 
 @pytest.mark.parametrize("change", [additive, dropout, shifted, by_numpy, by_python])

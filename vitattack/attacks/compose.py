@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Attack, Crafted, Traits, blank_evidence, inherited_traits
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import fools
+from vitattack.attacks.losses.base import claim_draws, fools
 from vitattack.attacks.price import Price, PriceQuery, total
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage
@@ -84,8 +84,8 @@ class Stages(Attack):
             # claimed successes are checked again; an attack without early stopping claims none, so all are checked
             claimed = crafted.evidence["fooled"]
             checked = torch.ones_like(claimed) if attack.traits.unverified else claimed
-            fooled = confirmed(victim, crafted.x_adv, y[active], checked)
-            evidence["forwards"][active] += victim.look * checked.long()
+            fooled, spent = confirmed(victim, crafted.x_adv, y[active], checked)
+            evidence["forwards"][active] += spent
             evidence["fooled"][active] = fooled
             evidence[self.name][active[fooled]] = number
             active = active[~fooled]
@@ -105,15 +105,16 @@ def price_with_verdict(attack: Attack, query: PriceQuery) -> Price:
     return attack.price(query).more(query.look * attack.traits.unverified)
 
 
-def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, checked: Tensor) -> Tensor:
-    """(B,) rows among `checked` that fool the victim, by one more forward."""
-    fooled = checked.clone()
+def confirmed(victim: Attackable, x_adv: Tensor, y: Tensor, checked: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) rows among `checked` that fool the victim, by one more look, and the forwards it took."""
+    fooled, spent = checked.clone(), victim.look * checked.long()
     if bool(checked.any()):
         with frozen(victim), torch.no_grad():
             logits = victim(x_adv[checked])
             plain = victim.verdict(x_adv[checked], logits)
             fooled[checked] = fools(victim, x_adv[checked], plain, y[checked])
-    return fooled
+            spent[checked] += claim_draws(victim, plain, y[checked])
+    return fooled, spent
 
 
 @catalogued(paper="common practice", quick="restarts(2, pgd(steps=3))", threats=None)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from vitattack.attacks.base import Crafted
 from vitattack.core.rng import SampleRng, seeded
-from vitattack.evaluation.random_models import DRAWS, bits, drawn_predictions, majority, predictions
+from vitattack.evaluation.random_models import bits, drawn_predictions, majority, predictions
 from vitattack.models.randomness import differing
 from vitattack.models.victim import Victim, frozen
+from vitattack.records.draws import DRAWS
 from vitattack.records.record import SampleRecord, Status
 from vitattack.threats.base import Threat
 

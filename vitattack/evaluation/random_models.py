@@ -14,10 +14,10 @@ from vitattack.core.runtime import out_of_memory
 from vitattack.data import DataSet
 from vitattack.models.randomness import STEADY, Variation, variation
 from vitattack.models.victim import Victim, frozen
+from vitattack.records.draws import DRAWS
 from vitattack.records.job import Job
 from vitattack.threats.base import parse_threat
 
-DRAWS = 11  # answers to an image and to its candidate; an odd number has a majority
 BY_BATCH = "answer to an image depends on the other images of its batch"  # words of the doubt
 IMAGES = 32  # compared for recognition
 

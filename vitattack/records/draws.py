@@ -14,6 +14,7 @@ from typing import NamedTuple
 from vitattack.records.record import SampleRecord
 
 CLEAN, ADVERSARIAL = "clean_right", "right"
+DRAWS = 11  # answers to an image and to its candidate; an odd number has a majority
 
 
 class Expectation(NamedTuple):

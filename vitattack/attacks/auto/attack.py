@@ -17,7 +17,7 @@ from torch import Tensor
 from vitattack.attacks import stages
 from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
-from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage
+from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhead
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
 from vitattack.attacks.auto.numbering import ALL, DETOUR, MOST, NAMES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
@@ -129,11 +129,11 @@ class Auto(InBall):
         )
         return replace(self, half=True)
 
-    def check_budget(self, least: int) -> None:
-        """Refuse a budget too small for one stage with its overhead."""
-        if self.passes is not None and self.passes < least + STAGE_OVERHEAD:
+    def check_budget(self, least: int, around: int = STAGE_OVERHEAD, on: str = "") -> None:
+        """Refuse a budget too small for one stage with the passes `around` it."""
+        if self.passes is not None and self.passes < least + around:
             raise UsageError(
-                f"a budget of {self.passes} passes pays for no stage of auto: give at least {least + STAGE_OVERHEAD}"
+                f"a budget of {self.passes} passes pays for no stage of auto{on}: give at least {least + around}"
             )
 
     def with_loss(self, loss: AnyLoss) -> Auto:
@@ -156,6 +156,10 @@ class Auto(InBall):
         if not isinstance(victim, Victim):
             raise UsageError(
                 "auto attacks the plain model and makes its own views: name it alone, as in eval MODEL auto"
+            )
+        if victim.is_random:
+            self.check_budget(
+                self.opening[0].dearest(self.ball, victim) + LOOKS, overhead(victim), " on a random model"
             )
         block = SampleBlock(self.block_settings, victim, x, y, rng)
         if len(x):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.auto import model_checks
-from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage
+from vitattack.attacks.auto.auto_stage import AutoStage, overhead
 from vitattack.attacks.auto.blind import blind_stages
 from vitattack.attacks.auto.detours import Chosen, choose
 from vitattack.attacks.auto.numbering import ALL, BLIND, SELDOM, TAIL
@@ -91,7 +91,7 @@ class SampleBlock:
         self.half = None
         for name in ("no_gradient", "zero_grad"):
             self.evidence[name] = torch.ones_like(self.evidence["fooled"])
-        self.run(blind_stages(self.settings.ball, self.settings.budget), self.survivors(), 0)
+        self.run(blind_stages(self.settings.ball, self.settings.budget, self.victim), self.survivors(), 0)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class SampleBlock:
         for stage in stages:
             left = self.survivors(rows)
             if self.settings.budget is not None:
-                left = left[self._passes[left] + self._most(stage) + STAGE_OVERHEAD <= self.settings.budget]
+                left = left[self._passes[left] + self._most(stage) + overhead(self.victim) <= self.settings.budget]
             size = self.settings.chunk
             chunks = [left[at : at + size] for at in range(0, len(left), size)]
             for chunk in in_stage(f"{stage.name}, round {turn}" if turn else stage.name, chunks):
@@ -131,12 +131,8 @@ class SampleBlock:
 
     def _most(self, stage: AutoStage) -> int:
         """Most passes a stage may spend: in bfloat16 a claim may fail, and the float32 tail must be affordable, too."""
-        price = stage.dearest(self.settings.ball)
-        return (
-            price
-            if self.half is None or stage.name == TAIL
-            else 2 * price + self.settings.tail.dearest(self.settings.ball)
-        )
+        price, tail = (of.dearest(self.settings.ball, self.victim) for of in (stage, self.settings.tail))
+        return price if self.half is None or stage.name == TAIL else 2 * price + tail
 
     def _run(self, stage: AutoStage, rows: Tensor, turn: int) -> None:
         view: Attackable = self.victim
@@ -159,9 +155,9 @@ class SampleBlock:
         number = (ALL if stage.name in SELDOM else self.settings.stage_names).index(stage.name)
         x_adv, crafted = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
         claims, own = crafted["fooled"], self.evidence
-        fooled = confirmed(self.victim, x_adv, self.y[rows], claims)
+        fooled, looks = confirmed(self.victim, x_adv, self.y[rows], claims)
         self.x_adv[rows] = x_adv
-        cost = {"forwards": crafted["forwards"] + claims.long(), "backwards": crafted["backwards"]}
+        cost = {"forwards": crafted["forwards"] + looks, "backwards": crafted["backwards"]}
         for passes, more in cost.items():
             own[passes][rows] += more
         name = f"spent {stage.name}"

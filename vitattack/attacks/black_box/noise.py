@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.gradient.starts import Gauss, Start, Uniform
-from vitattack.attacks.losses.base import AnyLoss, fools
+from vitattack.attacks.losses.base import AnyLoss, claim_draws, fools
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -54,7 +54,7 @@ class Noise(InBall):
                 logits = victim(result[active])
                 verdict = victim.verdict(result[active], logits)
                 fooled = fools(victim, result[active], verdict, y[active])
-                evidence["forwards"][active] += victim.look
+                evidence["forwards"][active] += victim.look + claim_draws(victim, verdict, y[active])
                 evidence["first_fooled"][active[fooled]] = number
                 evidence["fooled"][active[fooled]] = True
                 active = active[~fooled]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, Traits, blank_evidence
 from vitattack.attacks.catalogue import catalogued
-from vitattack.attacks.losses.base import AnyLoss, Loss, Remembering, fools, mean_answer
+from vitattack.attacks.losses.base import AnyLoss, Loss, Remembering, claim_draws, fools, mean_answer
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
@@ -93,8 +93,9 @@ class Square(InBall):
                     noise = self.draw(rng[active].child("queries", number), _double(len(active), *size))
                 trial = self._propose(x, best, noise[:, row], t - 1)
             logits = victim(trial)
-            evidence["forwards"][active] += victim.look
-            fooled = fools(victim, trial, victim.verdict(trial, logits), y)
+            verdict = victim.verdict(trial, logits)
+            evidence["forwards"][active] += victim.look + claim_draws(victim, verdict, y)
+            fooled = fools(victim, trial, verdict, y)
             values = loss(mean_answer(logits), y).to(x.dtype).nan_to_num(-math.inf, math.inf, -math.inf)
             better = values > score
             score = torch.where(better, values, score)

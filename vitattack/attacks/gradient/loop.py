@@ -15,6 +15,7 @@ from vitattack.attacks.losses.base import (
     AnyLoss,
     Memory,
     Moment,
+    claim_draws,
     fools,
     logit_margin,
     loss_memory,
@@ -110,9 +111,9 @@ class Gradient(InBall):
             x_adv = x_adv.detach().requires_grad_(not last)
             with torch.set_grad_enabled(not last):
                 logits = victim(x_adv)
-            evidence["forwards"][active] += look
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
+                evidence["forwards"][active] += look + claim_draws(victim, plain, y)
                 fooled = fools(victim, x_adv.detach(), plain, y)
                 evidence["margin"][active] = torch.maximum(evidence["margin"][active], logit_margin(plain, y))
             newly_fooled = fooled & (evidence["first_fooled"][active] < 0)

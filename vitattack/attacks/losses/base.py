@@ -136,8 +136,8 @@ def is_fooled(logits: Tensor, y: Tensor) -> Tensor:
 def fools(victim: Attackable, x: Tensor, verdict: Tensor, y: Tensor) -> Tensor:
     """(B,) images that fool a victim, given its verdict at x; a random victim has to err in most of `CLAIM_DRAWS` draws.
 
-    Further draws are taken only where the first one errs. They are no part of what an attack says it spent: passes
-    that nobody claims are spread over the samples.
+    Further draws are taken only where the first one errs: `claim_draws` counts them. Passes that an attack does not claim
+    are spread over the samples.
     """
     fooled = is_fooled(verdict, y)
     if victim.is_random and bool(fooled.any()):
@@ -146,6 +146,11 @@ def fools(victim: Attackable, x: Tensor, verdict: Tensor, y: Tensor) -> Tensor:
             again = [is_fooled(victim.verdict_again(x[rows]), y[rows]) for _ in range(CLAIM_DRAWS - 1)]
         fooled[rows] = 2 * (1 + torch.stack(again).sum(0)) > CLAIM_DRAWS
     return fooled
+
+
+def claim_draws(victim: Attackable, verdict: Tensor, y: Tensor) -> Tensor | int:
+    """(B,) draws that `fools` takes beyond the first one, 0 of a deterministic victim."""
+    return (CLAIM_DRAWS - 1) * is_fooled(verdict, y).long() if victim.is_random else 0
 
 
 def _is_finite(logits: Tensor) -> Tensor:
