@@ -53,6 +53,7 @@ def test_the_wheel_holds_every_module_and_asset_and_nothing_else(wheel: Path) ->
     assets |= {f"vitattack/assets/embedded/{p.name}" for p in (ROOT / "embedded").iterdir()}
     assets |= {f"vitattack/assets/benchmarks/{p.name}" for p in (ROOT / "benchmarks").glob("*.yaml")}
     assets |= {f"vitattack/assets/benchmarks/train/{p.name}" for p in (ROOT / "benchmarks/train").glob("*.yaml")}
+    assets |= {str(p.relative_to(ROOT)) for p in (ROOT / "vitattack/report/page/browser").iterdir()}
     assert names == sources | assets
     assert wheel.stat().st_size < 20_000_000
 
