@@ -53,11 +53,12 @@ def command(
 
     from vitattack.diagnostics.diagnose import diagnose
     from vitattack.report import diagnosis as report
+    from vitattack.report.plots.paper import check_plot
 
     from .output import show
     from .progress.bars import counting_bar
 
-    report.check_plot(plot)
+    check_plot(plot)
     with counting_bar("diagnose-softmax", quiet) as watch:
         diagnosis = diagnose(model, data, options=options, watch=watch, **given)
     after = None

@@ -28,6 +28,7 @@ COMMANDS = {
     "diagnose-softmax": "Report per block whether the attention softmax saturates or underflows.",
     "train": "Train a model by a recipe, or resume its training.",
     "report": "Write one HTML page about stored runs: leaderboard, comparison, figures.",
+    "plot": "Draw a figure of stored runs for a paper: pdf, svg or png.",
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",

@@ -133,27 +133,19 @@ def test_two_runs_are_compared_with_the_figures_of_the_statistics(chromium: Any,
 
 
 @pytest.mark.parametrize("counts", [(56, 9, 2, 33), (40, 0, 0, 10), (0, 5, 0, 0), (3, 1, 1, 0), (100, 20, 35, 45)])
-def test_the_paired_interval_is_that_of_newcombe(
+def test_the_statistics_of_the_page_are_those_of_the_package(
     chromium: Any, report: Path, counts: tuple[int, int, int, int]
 ) -> None:
-    """Newcombe (1998, method 10), written down once more in Python."""
-    both, first, second, neither = counts
     script = re.search(r"const Z95.*?(?=\n// What can be compared)", report.read_text(), re.DOTALL)
     assert script is not None
     opened = Opened(chromium, report)
-    found = opened.page.evaluate(
-        f"(() => {{ {script[0]}; return pairedDifference({both}, {first}, {second}, {neither}); }})()"
-    )
-    n = sum(counts)
-    p, q = (both + first) / n, (both + second) / n
-    (l1, u1), (l2, u2) = stats.wilson(both + first, n), stats.wilson(both + second, n)
-    ad_bc = both * neither - first * second
-    corrected = ad_bc - n / 2 if ad_bc > n / 2 else min(ad_bc, 0)
-    product = (both + first) * (second + neither) * (both + second) * (first + neither)
-    phi = corrected / product**0.5 if product else 0.0
-    below = ((p - l1) ** 2 - 2 * phi * (p - l1) * (u2 - q) + (u2 - q) ** 2) ** 0.5
-    above = ((u1 - p) ** 2 - 2 * phi * (u1 - p) * (q - l2) + (q - l2) ** 2) ** 0.5
-    assert found == pytest.approx([p - q, p - q - below, p - q + above], abs=1e-12)
+    call = f"[...pairedGap{counts}, mcnemar({counts[1]}, {counts[2]})]"
+    found = opened.page.evaluate(f"(() => {{ {script[0]}; return {call}; }})()")
+    outcomes = [
+        pair for pair, times in zip([(1, 1), (1, 0), (0, 1), (0, 0)], counts, strict=True) for _ in range(times)
+    ]
+    one, two = ({at: bool(pair[side]) for at, pair in enumerate(outcomes)} for side in (0, 1))
+    assert found == pytest.approx([*stats.paired_gap(*counts), stats.paired_test(one, two).p_value], abs=1e-12)
     opened.close()
 
 

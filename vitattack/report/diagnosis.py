@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitattack.core.errors import UsageError
 from vitattack.core.table import Table
 from vitattack.diagnostics.diagnose import Block, Diagnosis
 from vitattack.diagnostics.row_statistics import bin_edges
 from vitattack.models.attention.saturation import HIGHEST_GAP, LOWEST_GAP, SATURATED_GAP, UNDERFLOW_GAP
+from vitattack.report.plots.paper import check_plot, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 BARS = " ▁▂▃▄▅▆▇█"
 BAR_BINS = 4  # histogram bins per character: half a decade
 SHOWN = range(16, 48, BAR_BINS)  # the characters from 0.1 to 1000; what lies outside counts in the first and last
-SUFFIXES = (".png", ".svg", ".pdf")
 COLUMNS = ("layer", "gap median p99 max", "gaps", ">16.6", ">87.3", "dz=0", "verdict")
 NUMBERS = ("gap_median", "gap_p99", "gap_max", "saturated", "underflow", "zero_weights", "entropy", "jacobian_trace")
 
@@ -93,11 +92,6 @@ def notes(diagnosis: Diagnosis) -> list[str]:
     return lines
 
 
-def check_plot(path: str | None) -> None:
-    if path is not None and Path(path).suffix.lower() not in SUFFIXES:
-        raise UsageError(f"figure '{path}' has no known format: end it in .png, .svg or .pdf")
-
-
 def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None) -> None:
     """Plot gap histograms per block, with those of `after`, another diagnosis of the same layers, behind them."""
     check_plot(str(path))
@@ -129,7 +123,7 @@ def plot(diagnosis: Diagnosis, path: str | Path, after: Diagnosis | None = None)
     figure.supylabel("share of rows", fontsize=9)
     title = f"{diagnosis.model}, {diagnosis.data}, n = {diagnosis.n}"
     figure.suptitle(title, fontsize=10, parse_math=False)  # a name with two dollar signs is no formula
-    figure.savefig(path, dpi=150)
+    save(figure, Path(path))
 
 
 def _histogram(axes: Axes, block: Block, colour: str, label: str) -> None:

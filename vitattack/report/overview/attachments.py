@@ -107,7 +107,8 @@ def _diagnosis(content: Mapping[str, Any]) -> SoftmaxDiagnosis:
         counts = tuple(map(int, layer["histogram"]))
         if len(counts) != GAP_BINS or min(counts) < 0:
             raise ValueError("a histogram of other bins")
-        blocks.append(GapHistogram(str(layer["block"] or layer["name"]), counts, str(layer["verdict"])))
+        name = str(layer["block"] or layer["name"]).removeprefix("model.")  # of the victim around it
+        blocks.append(GapHistogram(name, counts, str(layer["verdict"])))
     model, data, verdict = (str(content[name]) for name in ("model", "data", "verdict"))
     return SoftmaxDiagnosis(model, data, int(content["n"]), verdict, tuple(blocks))
 

@@ -170,7 +170,7 @@ def transfer_maps(images: ImageSet) -> list[TransferMap]:
     crossed: dict[tuple[str, str], dict[tuple[str, str], Accuracy]] = {}
     white_box = {(run.job.model, run.job.attack, run.job.threat): run.robust for run in images.runs}
     for run in images.runs:
-        pair = _transferred(run.job.attack)
+        pair = transferred(run.job.attack)
         if pair is not None:
             source, attack = pair
             crossed.setdefault((attack, run.job.threat), {})[source, run.job.model] = run.robust
@@ -187,7 +187,7 @@ def transfer_maps(images: ImageSet) -> list[TransferMap]:
     return maps
 
 
-def _transferred(attack: str) -> tuple[str, str] | None:
+def transferred(attack: str) -> tuple[str, str] | None:
     """The source and the inner attack of a text that transfers candidates."""
     try:
         root: Node = parse_syntax(attack)

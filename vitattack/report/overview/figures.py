@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from vitattack.core.percent import percent
 from vitattack.records.stats import Accuracy
 from vitattack.report.overview import curves
 from vitattack.report.overview.attachments import Attachments, GapHistogram
 from vitattack.report.overview.curves import Curve, Stage, TransferMap
+from vitattack.report.overview.kinds import KINDS, Kind
 from vitattack.report.overview.overview import ImageSet, Overview
-
-Kind = Literal["accuracy", "passes", "distance", "budget", "stages", "referee", "transfer", "spatial", "softmax"]
-KINDS: dict[Kind, str] = {
-    "accuracy": "robust accuracy with intervals, a line per attack",
-    "passes": "survivors against the passes spent on each image",
-    "distance": "survivors against the smallest change, of minimum-norm attacks",
-    "budget": "robust accuracy against eps, from runs under several budgets",
-    "stages": "what each stage of an attack broke, and what it cost",
-    "referee": "the accuracies of an AAS run, by both protocols",
-    "transfer": "accuracy on candidates crafted on other models",
-    "spatial": "the shifts and rotations that fooled images",
-    "softmax": "gaps between attention scores, block by block",
-}
 
 
 @dataclass(frozen=True)
@@ -46,6 +33,11 @@ class Lines:
     x_label: str
     logarithmic: bool = False
     steps: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """A name for each curve, of what sets it apart from the others."""
+        return distinct_names([(curve.model, curve.name) for curve in self.curves])
 
 
 @dataclass(frozen=True)
@@ -106,19 +98,33 @@ def figures(overview: Overview, attachments: Attachments = Attachments()) -> lis
     return sorted(found, key=lambda figure: order.index(figure.head.kind))
 
 
+def distinct_names(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Names of a model and an attack each, without the one that is the same in all."""
+    models, attacks = ({pair[at] for pair in pairs} for at in (0, 1))
+    if len(models) == 1 and len(pairs) == len(attacks):
+        return [attack for _, attack in pairs]
+    if len(attacks) == 1 and len(pairs) == len(models):
+        return [model for model, _ in pairs]
+    return [f"{model}, {attack}" for model, attack in pairs]
+
+
 def _of_images(images: ImageSet) -> Iterator[Figure]:
     about = f"{images.data}, n = {images.n}"
     for threat in dict.fromkeys(run.job.threat for run in images.runs):
         runs = [run for run in images.runs if run.job.threat == threat]
-        where = f"{threat}, {about}"
+        models = {run.job.model for run in runs}
+        where = f"{runs[0].job.model}, {threat}, {about}" if len(models) == 1 else f"{threat}, {about}"
         if len(runs) > 1:
-            rows = tuple((f"{run.job.model}, {run.attack}", run.robust) for run in runs)
+            names = distinct_names([(run.job.model, run.attack) for run in runs])
+            rows = tuple(zip(names, (run.robust for run in runs), strict=True))
             yield Intervals(Head("accuracy", "Robust accuracy by attack", where), rows)
-        lines = tuple(curves.survivors_by_passes(run) for run in runs)
+        # candidates of another model cost this one nothing but the verdict
+        own = [run for run in runs if curves.transferred(run.job.attack) is None]
+        lines = tuple(curves.survivors_by_passes(run) for run in own)
         note = "The share of all images that the model still classifies correctly, by the passes spent on each image."
-        yield Lines(
-            Head("passes", "Survivors against passes", where, note), lines, "forward and backward passes", True, True
-        )
+        head = Head("passes", "Survivors against passes", where, note)
+        if lines:
+            yield Lines(head, lines, "forward and backward passes", logarithmic=True, steps=True)
         found = tuple(curve for run in runs if (curve := curves.survivors_by_distance(run)) is not None)
         if found:
             note = "From the smallest change that each attack found; an upper bound on robustness at every eps."

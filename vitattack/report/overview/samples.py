@@ -1,4 +1,4 @@
-"""The records of one run as columns: a number per sample, in the order of the run."""
+"""The records of one run as columns: a number per sample, in the order of the data set."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Samples:
 
     @classmethod
     def of(cls, records: Sequence[SampleRecord]) -> Samples:
+        records = sorted(records, key=lambda record: record.index)  # transfer writes them in an order of its own
         numbers = {name: n for n, name in enumerate(STATUSES)}
         evidence = [r.evidence for r in records]
 

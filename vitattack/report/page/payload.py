@@ -97,6 +97,7 @@ def _run(run: ShownRun, packing: Packing) -> dict[str, Any]:
         "passes": run.forwards + run.backwards,
         "seconds": run.seconds,
         "stages": run.stages,
+        "random": run.draws is not None,
         "columns": {name: packing.add(column) for name, column in columns.items()},
     }
 
@@ -111,8 +112,8 @@ def _figure(figure: Figure) -> dict[str, Any]:
     match figure:
         case Lines():
             lines = [
-                {"name": f"{c.model}, {c.name}", "x": c.x, "y": c.y, "low": c.low, "high": c.high}
-                for c in figure.curves
+                {"name": name, "x": curve.x, "y": curve.y, "low": curve.low, "high": curve.high}
+                for name, curve in zip(figure.names, figure.curves, strict=True)
             ]
             shape = {"log": figure.logarithmic, "steps": figure.steps, "x": figure.x_label, "lines": lines}
             return {**common, "shape": "lines", **shape}

@@ -49,7 +49,7 @@ function board() {
     },
   }, text));
   byId('board-tools').append(
-    h('label', null, 'Filter', search),
+    labelled('Filter', search),
     threats.length > 1 ? threat.field : null ?? '',
     several ? h('div', { class: 'group', role: 'group', 'aria-label': 'Rows' }, buttons) : '',
     total,

@@ -19,19 +19,19 @@ function wilson(k, n) {
   return [k ? Math.max(0, centre - half) : 0, k < n ? Math.min(1, centre + half) : 1];
 }
 
-// Newcombe's interval of a paired difference (his method 10): of the first share minus the second.
-function pairedDifference(both, first, second, neither) {
-  const n = both + first + second + neither;
-  const [p, q] = [(both + first) / n, (both + second) / n];
-  const [[l1, u1], [l2, u2]] = [wilson(both + first, n), wilson(both + second, n)];
-  const product = (both + first) * (second + neither) * (both + second) * (first + neither);
-  let numerator = both * neither - first * second;
-  if (numerator > n / 2) numerator -= n / 2; else if (numerator >= 0) numerator = 0;
-  const phi = product ? numerator / Math.sqrt(product) : 0;
-  const [d1, e1, d2, e2] = [p - l1, u1 - p, q - l2, u2 - q];
-  const low = p - q - Math.sqrt(Math.max(0, d1 * d1 - 2 * phi * d1 * e2 + e2 * e2));
-  const high = p - q + Math.sqrt(Math.max(0, e1 * e1 - 2 * phi * e1 * d2 + d2 * d2));
-  return [p - q, low, high];
+// The second share minus the first, of the same samples, with Newcombe's interval (his method 10).
+function pairedGap(both, onlyFirst, onlySecond, neither) {
+  const n = both + onlyFirst + onlySecond + neither;
+  const [one, two] = [both + onlyFirst, both + onlySecond];
+  const [[low1, high1], [low2, high2]] = [wilson(one, n), wilson(two, n)];
+  const [down1, up1, down2, up2] = [one / n - low1, high1 - one / n, two / n - low2, high2 - two / n];
+  const margins = one * (n - one) * two * (n - two);
+  const together = both * neither - onlyFirst * onlySecond;
+  const phi = margins ? (together > 0 ? Math.max(together - n / 2, 0) : together) / Math.sqrt(margins) : 0;
+  const difference = (onlySecond - onlyFirst) / n;
+  const below = Math.sqrt(Math.max(0, down2 * down2 - 2 * phi * down2 * up1 + up1 * up1));
+  const above = Math.sqrt(Math.max(0, up2 * up2 - 2 * phi * up2 * down1 + down1 * down1));
+  return [difference, Math.max(-1, difference - below), Math.min(1, difference + above)];
 }
 
 // What can be compared: every run, and the worst case of every row with several.
@@ -71,13 +71,13 @@ function compareSection() {
       cells[a ? (b ? 'both' : 'first') : b ? 'second' : 'neither'].push(at);
     }
     const [both, first, second, neither] = [cells.both.length, cells.first.length, cells.second.length, cells.neither.length];
-    const [difference, low, high] = pairedDifference(both, second, first, neither);
+    const [difference, low, high] = pairedGap(both, first, second, neither);
     const p = mcnemar(first, second);
     const signed = (value) => `${value >= 0 ? '+' : '−'}${(100 * Math.abs(value)).toFixed(1)}`;
     const fact = (value, text) => h('div', { class: 'fact' }, h('b', null, value), h('span', null, text));
     facts.replaceChildren(
       fact(`${percent((both + first) / images.n)} and ${percent((both + second) / images.n)}`, 'robust: the reference, and the other'),
-      fact(`${signed(difference)} points`, `the other minus the reference, 95 % interval ${signed(low)} to ${signed(high)} (paired, Newcombe)`),
+      fact(`${signed(difference)} points`, `the other minus the reference, 95 % interval ${signed(low)} to ${signed(high)} (paired, Newcombe)${[...one.runs, ...two.runs].some((run) => run.random) ? '; outcomes by the majority of draws' : ''}`),
       fact(`${count(first)} and ${count(second)}`, 'images that only the reference, and only the other, withstands'),
       fact(p < 0.001 ? p.toExponential(1) : p.toFixed(3), `McNemar's exact p: ${p < 0.05 ? 'the two differ' : 'no difference is shown'}`),
       fact(`${count(one.passes)} and ${count(two.passes)}`, `passes per attacked image; ${count(one.seconds)} s and ${count(two.seconds)} s`),

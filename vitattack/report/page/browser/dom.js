@@ -21,9 +21,16 @@ const count = (value) => Math.round(value).toLocaleString('en');
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
 const short = (value) => (value === null || Number.isNaN(value) ? '' : String(Number(value.toPrecision(3))));
 
+let labels = 0;
+
+function labelled(text, control) {
+  control.id ||= `control-${labels++}`;
+  return h('div', { class: 'field' }, h('label', { for: control.id }, text), control);
+}
+
 function choice(label, options, change) {
   const select = h('select', { onchange: () => change(select.value) }, options.map(([value, text]) => h('option', { value }, text)));
-  return { select, field: h('label', null, label, select) };
+  return { select, field: labelled(label, select) };
 }
 
 // A column head that sorts; `sort` is called with the column and 1 or -1.

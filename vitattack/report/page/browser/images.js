@@ -98,7 +98,7 @@ function imagesSection() {
     const runs = choice('Run', images().runs.map((each, at) => [at, runName(each)]), (value) => { state.run = Number(value); fill(); });
     const bound = (key, label) => {
       const input = h('input', { type: 'number', step: 'any', oninput: () => { state[key] = input.value === '' ? null : Number(input.value); show(); } });
-      return h('label', null, label, input);
+      return labelled(label, input);
     };
     sets.select.value = state.set;
     runs.select.value = state.run;
