@@ -216,7 +216,8 @@ def _request(parameters: dict[str, Any]) -> dict[str, Any]:
 
     apart = ("as_json", "form", "quiet", "save_adv", "save_png")
     request = {name: value for name, value in parameters.items() if name not in apart}
-    return {**request, "command": "eval", "threads": parameters["threads"] or usable_cores()}
+    threads = parameters["threads"]
+    return {**request, "command": "eval", "threads": threads or usable_cores(), "threads_chosen": threads is None}
 
 
 def _stored(index: RunIndex, request: dict[str, Any], given: dict[str, Any]) -> Finding | None:

@@ -103,8 +103,14 @@ machine_options = combined(
     option("--seed", type=click.IntRange(0), default=0, help="Noise depends only on seed and image."),
     compute_options,
 )
+jobs_option = option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    help="Processes that share the work, and the cores if --threads is not given; default: what is measured to be fastest.",
+)
 run_options = combined(
     machine_options,
+    jobs_option,
     option("--shard", default="0/1", callback=_shard, metavar="K/N", help="Run part K of N; the last one merges."),
     store_options,
 )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from vitattack.evaluation.workers import Workers, alone
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.victim import Victim
 
 # Keep the developer's cache and zoo out of the tests; set at import, since collection reads the zoo.
 os.environ["VITATTACK_HOME"] = tempfile.mkdtemp(prefix="vitattack-tests-")
+os.environ["VITATTACK_JOBS"] = "1"  # one process unless a test asks for more, however busy the machine is
 torch.set_num_threads(1)  # equal sums on every machine, and no contention for cores
 
 
@@ -97,8 +100,18 @@ def cifar10_dir() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack in the process of the test unless it asks for jobs, on a machine with any number of cores."""
+
+    def in_this_process(*about: Any) -> Workers:
+        return alone(about[-1])
+
+    monkeypatch.setattr("vitattack.evaluation.evaluate.decided", in_this_process)
+
+
+@pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide options set in the developer's shell from the commands under test."""
     for name in os.environ:
-        if name.startswith("VITATTACK_"):
+        if name.startswith("VITATTACK_") and name != "VITATTACK_JOBS":
             monkeypatch.delenv(name)

@@ -11,8 +11,8 @@ from typing import Any
 
 from .launcher import Ended
 
-# Times; the state of the repository, which may be edited meanwhile; where a file was fetched from.
-DROPPED = frozenset({"seconds", "hours", "git", "date", "file", "from_store", "written"})
+# Times; processes; the state of the repository, which may be edited meanwhile; where a file was fetched from.
+DROPPED = frozenset({"seconds", "hours", "workers", "git", "date", "file", "from_store", "written"})
 UNEXPECTED = (
     "Traceback (most recent call last)",
     "the run failed (",

@@ -109,13 +109,20 @@ def end_with_parent() -> None:
         return
     started_by, above = multiprocessing.parent_process(), os.getppid()
     _Driver.found = parent = ProcessId.of(above if started_by is None or started_by.pid is None else started_by.pid)
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # a libc without it
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != above or parent.ended():  # it died before that
+    end_with(above)
+    if parent.ended():  # it died before that
         os._exit(1)
     handle = None if started_by is None else started_by.sentinel
     threading.Thread(target=_watch, args=(parent, handle), name="watch over the parent", daemon=True).start()
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process with the thread of its parent that started it, on Linux; at once if that has died."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # a libc without it
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _watch(parent: ProcessId, handle: int | None) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitattack.core.errors import UsageError
@@ -70,3 +71,15 @@ def out_of_memory(error: BaseException) -> bool:
     text = str(error).lower()
     known = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(phrase in text for phrase in known)
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that may still be taken, here and in the container around; None where the system does not say."""
+    found = []
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return max(0, min(found)) if found else None

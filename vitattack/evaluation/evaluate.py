@@ -17,11 +17,13 @@ from vitattack.attacks.attack_text import NamedAttack
 from vitattack.attacks.base import Attack
 from vitattack.attacks.black_box.transfer import source_digest
 from vitattack.attacks.perceptual.distances import lpips_missing
+from vitattack.attacks.price import PriceQuery, of_one_image
 from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import marks_of
-from vitattack.core.runtime import numerics, resolve_device
+from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import DataSet
+from vitattack.evaluation.batch_runner import rows_at_once
 from vitattack.evaluation.callable_attack import Crafter, attack_source
 from vitattack.evaluation.files_read import files_named
 from vitattack.evaluation.listener import EvaluationListener
@@ -29,6 +31,8 @@ from vitattack.evaluation.prepare import Prepared, prepare
 from vitattack.evaluation.reuse import confirm
 from vitattack.evaluation.run_job import run, stored
 from vitattack.evaluation.setup import DEFAULT_ATTACK, DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
+from vitattack.evaluation.workers import Workers, alone, check_jobs, decided
+from vitattack.records.job import Job
 from vitattack.records.result import Evaluation, Result
 from vitattack.records.saved_examples import has_all_examples, write_images
 from vitattack.text.syntax import AttackSource, AttackSyntax, Call
@@ -58,6 +62,9 @@ def evaluate(
     disk. With `save_adv` the candidates are stored as well, with `save_png` also as images. With `perceptual` the
     records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate. Callers may sit in
     `no_grad` or `inference_mode`.
+
+    Models by name are attacked by copies of this process where the machine has the cores; `jobs` says how many, and records do
+    not depend on it. A module is attacked in this process unless `jobs` is given: hooks in a copy would tell nobody.
     """
     setup = replace(setup or Setup(), **fields)
     listener = listener or EvaluationListener()
@@ -67,6 +74,7 @@ def evaluate(
     if setup.calibration is not None and not learning:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
     device = resolve_device(setup.device, model)
+    check_jobs(setup.jobs or 1, device)
     with numerics(setup.cores), setup.store() as root:
         listed = setup.out is not None and not any(plan.attack.traits.sources for plan in planned)
         named = marks_of(files_named(model)) if listed and isinstance(model, str) else None
@@ -102,6 +110,19 @@ class Turn(NamedTuple):
     of: int
 
 
+def _workers(plan: PlannedJob, prepared: Prepared, job: Job, root: Path) -> Workers:
+    """The workers that are asked for, else one, or for models by name those that suit the machine."""
+    setup = prepared.setup
+    if setup.jobs is not None:
+        return Workers(setup.jobs, setup.threads or max(1, usable_cores() // setup.jobs))
+    if not prepared.by_name or setup.shard != (0, 1):
+        return alone(setup.threads)
+    victim = prepared.victim
+    price = of_one_image(plan.attack, PriceQuery(victim.num_classes, plan.threat))
+    at_once = rows_at_once(plan.attack, job)
+    return decided(root, job, victim, price, len(prepared.images), at_once, setup.threads)
+
+
 def _finished(
     plan: PlannedJob, prepared: Prepared, calibration: DataSet | None, root: Path, turn: Turn
 ) -> Result | None:
@@ -110,6 +131,8 @@ def _finished(
     taught_by = f"{calibration.text} {calibration.digest()}" if calibration and plan.attack.traits.learns else ""
     asked = tuple(map(source_digest, plan.attack.traits.sources))
     job = prepared.job(plan.syntax.text, str(plan.threat), taught_by, asked, resolved_settings(plan.attack))
+    workers = _workers(plan, prepared, job, root)
+    job = replace(job, threads=workers.threads)
     listener.keyed(job, root)
     fresh = setup.fresh or bool(prepared.fingerprint.unknown)  # a model without a digest is never found again
     result = None if fresh else stored(root, job, prepared.images, plan.attack)
@@ -117,23 +140,25 @@ def _finished(
     if from_store:
         confirm(root / job.folder, prepared.victim, prepared.images)
     if result is None or (setup.keeps_examples and not has_all_examples(root / job.folder)):
-        result = run(
-            prepared.victim,
-            plan.attack,
-            job,
-            plan.threat,
-            prepared.images,
-            lambda: prepared.read(calibration),
-            root,
-            shard=setup.shard,
-            fresh=fresh,
-            watch=listener.job(job, turn.number, turn.of),
-            again=partial(listener.again, job),
-            expected_clean=prepared.expected_clean,
-            model_record=prepared.model_record,
-            save_adv=setup.keeps_examples,
-            finished=result,
-        )
+        with numerics(workers.threads):
+            result = run(
+                prepared.victim,
+                plan.attack,
+                job,
+                plan.threat,
+                prepared.images,
+                lambda: prepared.read(calibration),
+                root,
+                shard=setup.shard,
+                fresh=fresh,
+                watch=listener.job(job, turn.number, turn.of),
+                again=partial(listener.again, job),
+                expected_clean=prepared.expected_clean,
+                model_record=prepared.model_record,
+                save_adv=setup.keeps_examples,
+                finished=result,
+                workers=workers,
+            )
     if result is not None and setup.save_png:
         write_images(root / job.folder)
     listener.done(result, from_store)

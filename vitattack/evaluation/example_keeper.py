@@ -23,19 +23,19 @@ class ExampleKeeper:
     """The examples of one job; where they are not `wanted`, nothing is written and nothing lacks."""
 
     def __init__(self, run: Path, job: Job, *, wanted: bool) -> None:
-        self._run, self._wanted = run, wanted
+        self._run, self.wanted = run, wanted
         self._about = {"job": job.key, "model": job.model, "attack": job.attack, "threat": job.threat, "data": job.data}
 
     def keep(self, batch: Batch, x: Tensor, outcomes: Sequence[Outcome]) -> None:
         """Write the examples of a batch that is about to be stored."""
-        if self._wanted:
+        if self.wanted:
             x_adv = torch.stack([outcome.x_adv for outcome in outcomes])
             arrays = (images.detach().float().cpu().numpy() for images in (x, x_adv))
             write_examples(self._run, batch, self._about, *arrays)
 
     def lacks(self, batch: Batch) -> bool:
         """Whether a stored batch is without its examples."""
-        return self._wanted and not holds_examples(self._run, batch)
+        return self.wanted and not holds_examples(self._run, batch)
 
     def complete(
         self,

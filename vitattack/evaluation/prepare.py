@@ -57,6 +57,11 @@ class Prepared:
             return self.fingerprint.digest, self.images.digest()
 
     @property
+    def by_name(self) -> bool:
+        """Whether the model was loaded from its name, and not given as a module."""
+        return bool(self.loaded.record["source"] != "module")
+
+    @property
     def model_record(self) -> dict[str, Any]:
         """Origin of the model, and what of it has no digest."""
         return self.loaded.sized_record | unhashed(self.fingerprint.unknown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch, rows_at_once
+from vitattack.evaluation.batches import Images, attacked_batches
 from vitattack.evaluation.chance import TRIED, at_chance, chance_doubt
 from vitattack.evaluation.doubts import Doubts, class_coverage, model_doubts, unverified_doubts
 from vitattack.evaluation.example_keeper import ExampleKeeper
@@ -26,6 +27,7 @@ from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.random_models import averaging_advice, recognised, rows_to_compare, variation_doubts
 from vitattack.evaluation.reuse import keep_or_confirm
 from vitattack.evaluation.second_pass import run_again
+from vitattack.evaluation.workers import Workers
 from vitattack.evaluation.zero_gradients import zero_gradient_doubts
 from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.models.passes import counting_passes
@@ -67,6 +69,7 @@ def run(
     model_record: dict[str, Any] | None = None,
     save_adv: bool = False,
     finished: Result | None = None,
+    workers: Workers | None = None,
 ) -> Result | None:
     """Attack every sample that the store does not hold yet. None while other shards of the job are unfinished.
 
@@ -86,21 +89,24 @@ def run(
         batches = BatchRunner(victim, attack, job, threat)
         examples = ExampleKeeper(sink.folder, job, wanted=save_adv)
         examples.complete(sink.stored_batches, batches.crafter(data))
-        if sink.todo:
-            sink.note({"versions": package_versions(COMPUTING)})
-        for rows in sink.todo:
-            began = time.perf_counter()
-            x, y, nudged = read_batch(data, rows, victim, device)
-            if rows == sink.batches[0]:
+
+        def look(images: Images) -> None:
+            if images.rows == sink.batches[0]:
                 with stage("checking the model"):
-                    batches.doubt(*model_doubts(victim, x[:8]), *variation_doubts(varies, attack, job))
-            outcomes = batches.outcomes(rows, x, y)
-            records = [outcome.record for outcome in outcomes]
-            examples.keep(sink.numbered(records), x, outcomes)
-            sink.write(records, batches.take_notes(nudged))
-            sink.note({"n": len(rows), "seconds": time.perf_counter() - began})
-            watch(records, sink.total)
-        everything = run_again(victim, attack, job, threat, data, sink, again, examples) if sink.merge() else None
+                    batches.doubt(*model_doubts(victim, images.x[:8]), *variation_doubts(varies, attack, job))
+
+        workers = workers or Workers(1, job.threads)
+        if sink.todo:
+            sink.note({"versions": package_versions(COMPUTING), "workers": workers.record()})
+        with closing(attacked_batches(batches, data, enumerate(sink.todo), workers, look, keep=save_adv)) as answers:
+            for found in answers:
+                records = found.records
+                examples.keep(sink.numbered(records), found.x, found.outcomes)
+                sink.write(records, found.notes)
+                sink.note({"n": len(records), "seconds": found.seconds})
+                watch(records, sink.total)
+        whole = sink.merge()
+        everything = run_again(victim, attack, job, threat, data, sink, again, examples, workers) if whole else None
         if everything is None or finished is not None:
             return finished
         noticed = []
@@ -109,7 +115,9 @@ def run(
             noticed.append(chance_doubt(everything, victim, x, y))
         noticed += gradient_doubts(everything, victim, data)
         told = attack.doubts()
-        return finish(sink, everything, job, device, attack, told, expected_clean, model_record, data.protocol, noticed)
+        return finish(
+            sink, everything, job, device, attack, told, expected_clean, model_record, data.protocol, noticed, workers
+        )
 
 
 def gradient_doubts(records: Sequence[SampleRecord], victim: Victim, data: DataSet) -> list[str]:
@@ -128,6 +136,7 @@ def finish(
     model_record: dict[str, Any] | None = None,
     protocol: Mapping[str, Any] = MappingProxyType({}),
     noticed: Sequence[str] = (),
+    workers: Workers | None = None,
 ) -> Result:
     """Compute and store the result of a job that has run, from records that are those on disk."""
     sink.confirm(everything)
@@ -144,7 +153,8 @@ def finish(
     found += tuple(f"not {protocol['name']} as published: {what}" for what in protocol.get("deviations", ()))
     found += tuple(class_coverage(everything, protocol.get("num_classes")))
     seconds = sum(event.get("seconds", 0.0) for event in events)
-    made_with = provenance(device, job, {**protocol, "classes_covered": len({r.label for r in everything})})
+    covered = {**protocol, "classes_covered": len({r.label for r in everything})}
+    made_with = provenance(device, job, covered, workers.record() if workers else None)
     result = Result(job, everything, seconds, found, made_with, sink.folder, learned, shown)
     sink.keep_result(
         {

@@ -8,8 +8,8 @@ was stopped anywhere goes on where it was.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -19,8 +19,10 @@ import torch
 from vitattack.attacks.base import Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
-from vitattack.evaluation.batch_runner import BatchRunner, read_batch
+from vitattack.evaluation.batch_runner import BatchRunner
+from vitattack.evaluation.batches import attacked_batches
 from vitattack.evaluation.example_keeper import ExampleKeeper
+from vitattack.evaluation.workers import Workers
 from vitattack.models.victim import Victim
 from vitattack.records.batch import Batch
 from vitattack.records.draws import CLEAN
@@ -80,8 +82,10 @@ def run_again(
     sink: Sink,
     watch: Callable[[str], RecordListener],
     examples: ExampleKeeper | None = None,
+    workers: Workers | None = None,
 ) -> list[SampleRecord]:
     """Run what is missing of the later passes of a merged job; returns the last record of every sample."""
+    workers = workers or Workers(1, job.threads)
     latest = {record.index: record for record in sink.first_pass}
     done = 1
     while again := next_pass(attack, job, list(latest.values()), done):
@@ -89,26 +93,27 @@ def run_again(
         stored = sink.later_pass(again.number, parts)
         before = {row: latest[row] for row in again.rows}
         latest |= {record.index: record for batch in stored.values() for record in batch.records}
+        missing = [(number, rows) for number, rows in enumerate(parts) if number not in stored]
         lacking = [batch for batch in stored.values() if examples and examples.lacks(batch)]
-        if len(stored) < len(parts) or lacking:
+        if missing or lacking:
             batches = BatchRunner(victim, recall_attack(again.attack, victim, None), job, threat)
         if examples and lacking:
             examples.complete(lacking, batches.crafter(data), partial(_merged_with, before, again))
-        if len(stored) < len(parts):
+        if missing:
+            kept = examples is not None and examples.wanted
             told = watch(again.name)
             told([latest[row] for number in sorted(stored) for row in parts[number]], len(again.rows))
-        for number in (number for number in range(len(parts)) if number not in stored):
-            began = time.perf_counter()
-            x, y, _ = read_batch(data, parts[number], victim, victim.mean.device)
-            outcomes = batches.outcomes(parts[number], x, y)
-            found = [_merged_with(before, again, outcome.record) for outcome in outcomes]
-            batch = Batch(number, tuple(found), batches.take_notes(), again.number)
-            if examples:
-                examples.keep(batch, x, outcomes)
-            sink.append(batch)
-            latest |= {record.index: record for record in found}
-            sink.note({"pass": again.number, "seconds": time.perf_counter() - began})
-            told(found, len(again.rows))
+            with closing(attacked_batches(batches, data, missing, workers, keep=kept)) as answers:
+                for made in answers:
+                    found = [_merged_with(before, again, record) for record in made.records]
+                    notes = replace(made.notes, nudged=0)  # counted in the first pass
+                    batch = Batch(made.number, tuple(found), notes, again.number)
+                    if examples:
+                        examples.keep(batch, made.x, made.outcomes)
+                    sink.append(batch)
+                    latest |= {record.index: record for record in found}
+                    sink.note({"pass": again.number, "seconds": made.seconds})
+                    told(found, len(again.rows))
         done = again.number
     sink.end_passes(done)
     return list(latest.values())

@@ -50,6 +50,7 @@ class SetupFields(TypedDict, total=False):
     batch_size: int
     precision: Precision
     threads: int | None
+    jobs: int | None
     device: str
     out: str | Path | None
     fresh: bool
@@ -71,7 +72,8 @@ class Setup:
     seed: int = 0
     batch_size: int = 64
     precision: Precision = "fp32"
-    threads: int | None = None  # None for all usable cores
+    threads: int | None = None  # of each process; None for all usable cores, shared by the processes
+    jobs: int | None = None  # processes; None lets a short measurement decide, for models by name
     device: str = "auto"
     out: str | Path | None = None  # folder of the store; None to keep nothing
     fresh: bool = False  # delete what the store holds of these jobs
@@ -85,6 +87,8 @@ class Setup:
             raise UsageError(f"batch size {self.batch_size} holds no image: use at least 1")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"{self.threads} threads are too few or too many: use 1 to 1024")
+        if self.jobs is not None and not 1 <= self.jobs <= 1024:
+            raise UsageError(f"{self.jobs} jobs are too few or too many: use 1 to 1024")
         check_seed(self.seed)
         if not 0 <= number < count:
             raise UsageError(f"shard {number}/{count} does not exist: write 0/{max(count, 1)} for the first")
@@ -143,7 +147,10 @@ class Setup:
         calibration: str = "",
         settings: str = "",
     ) -> Job:
-        """The job of one attack on one model; texts are canonical, `device` is the type of the resolved device."""
+        """The job of one attack on one model, with all cores in one process.
+
+        Texts are canonical, `device` is the type of the resolved device.
+        """
         return Job(
             model=model,
             attack=attack,
