@@ -32,6 +32,7 @@ from vitattack.records.store import Sink
 from vitattack.threats.base import Threat
 
 PROBED, ESCALATED = 2, 3  # numbers of passes
+PARTS, LEAST = 4, 4  # batches of a pass, and images of one, where there are fewer than would fill them
 
 
 class LaterPass(NamedTuple):
@@ -47,6 +48,8 @@ class LaterPass(NamedTuple):
         return "probe" if self.number == PROBED else "full"
 
     def batches(self, size: int) -> list[tuple[int, ...]]:
+        """Batches of at most that size; at least a few, so that several processes have some each."""
+        size = min(size, max(LEAST, math.ceil(len(self.rows) / PARTS)))
         return [self.rows[at : at + size] for at in range(0, len(self.rows), size)]
 
 
