@@ -47,7 +47,11 @@ Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 1
 )
 @option("--skip", multiple=True, metavar="PATTERN", help="Leave out matching cells.")
 @option("--executor", type=click.Choice(("local", "ray")), default="local", help="Where cells run.")
-@option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine, or Ray workers; default: one.")
+@option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    help="Cells at a time, or Ray workers; default: one per GPU, on CPUs one that as many processes share as suit it.",
+)
 @option("--address", metavar="auto|ray://...", help="An existing Ray cluster; default: a new one on this machine.")
 @option("--num-cpus", type=click.FloatRange(0, 1024), help="CPUs of a Ray task; default: its threads.")
 @option("--num-gpus", type=click.FloatRange(0, 64), help="GPUs of a Ray task; default: one if the cluster has any.")
@@ -172,13 +176,13 @@ def _executor(given: dict[str, Any]) -> Executor:
     for_ray = next((key for key in RAY_OPTIONS if given[key] not in (None, False)), None)
     if for_ray:
         raise click.UsageError(f"--{for_ray.replace('_', '-')} is for Ray: add --executor ray")
-    if jobs is None or jobs == 1:
+    if jobs == 1:
         from vitattack.bench.executors.executor import SerialExecutor
 
         return SerialExecutor()
-    from vitattack.bench.executors.processes import ProcessExecutor
+    from vitattack.bench.executors.processes import MachineExecutor, ProcessExecutor
 
-    return ProcessExecutor(jobs)
+    return MachineExecutor() if jobs is None else ProcessExecutor(jobs)
 
 
 def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: bool, *, local: bool) -> BenchmarkResult:

@@ -35,6 +35,7 @@ class Task:
     device: str = "auto"
     data_dir: str | None = None
     fresh: bool = False
+    jobs: int | None = 1  # processes that share the task; None for as many as suit the machine
 
     @property
     def name(self) -> str:
@@ -131,6 +132,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
         seed=cell.seed,
         batch_size=cell.settings.batch_size,
         threads=task.threads,
+        jobs=task.jobs,
         device=task.device,
         out=task.store,
         fresh=task.fresh,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vitattack.bench.tasks import Listener, Outcome, Task, run_task
@@ -32,12 +33,15 @@ class Executor(Protocol):
     def run(self, tasks: Sequence[Task], progress: BenchProgress) -> Generator[Outcome]: ...
 
 
+@dataclass(frozen=True)
 class SerialExecutor:
-    """One task after the other, in this process."""
+    """One task after the other, shared by `jobs` copies of this process; None for as many as suit the machine."""
+
+    jobs: int | None = 1
 
     def run(self, tasks: Sequence[Task], progress: BenchProgress) -> Generator[Outcome]:
         for task in tasks:
-            yield run_task(task, _ProgressListener(progress, task))
+            yield replace(run_task(replace(task, jobs=self.jobs), _ProgressListener(progress, task)), task=task)
 
 
 class _ProgressListener(Listener):

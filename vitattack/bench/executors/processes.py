@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from vitattack.bench.executors.executor import MAX_ATTEMPTS, BenchProgress
+from vitattack.bench.executors.executor import MAX_ATTEMPTS, BenchProgress, SerialExecutor
 from vitattack.bench.tasks import Listener, Outcome, Task, failed, run_task
 from vitattack.core import progress
 from vitattack.core.errors import UsageError, VitattackError
@@ -37,6 +37,15 @@ class ProcessExecutor:
                 yield from pool.listen()
         finally:
             pool.close()
+
+
+class MachineExecutor:
+    """A process per GPU where there are several, else one task after the other, each in as many processes as suit it."""
+
+    def run(self, tasks: Sequence[Task], progress: BenchProgress) -> Generator[Outcome]:
+        gpus = len(_gpus(tasks))
+        executor = ProcessExecutor(gpus) if gpus else SerialExecutor(jobs=None)
+        yield from executor.run(tasks, progress)
 
 
 @dataclass
