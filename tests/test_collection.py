@@ -11,6 +11,7 @@ OPTIONAL = (
     "accelerate",
     "eagerpy",
     "foolbox",
+    "nbclient",
     "pyautoattack",
     "ray",
     "robustbench",

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from vitattack.diagnostics.diagnose import diagnose as diagnose
     from vitattack.evaluation.callable_attack import attack as attack
     from vitattack.evaluation.evaluate import evaluate as evaluate
+    from vitattack.evaluation.verify import verify as verify
     from vitattack.models.victim import Victim as Victim
+    from vitattack.records.comparison_words import compare as compare
     from vitattack.records.result import Evaluation as Evaluation
+    from vitattack.records.stored_runs import runs as runs
     from vitattack.threats.lp import LpBall as LpBall
 
     __version__: str
@@ -27,6 +30,9 @@ _PUBLIC = {
     "check": "vitattack.checks.check",
     "Checked": "vitattack.checks.check",
     "attack": "vitattack.evaluation.callable_attack",
+    "verify": "vitattack.evaluation.verify",
+    "runs": "vitattack.records.stored_runs",
+    "compare": "vitattack.records.comparison_words",
     "Evaluation": "vitattack.records.result",
     "diagnose": "vitattack.diagnostics.diagnose",
     "Diagnosis": "vitattack.diagnostics.diagnose",

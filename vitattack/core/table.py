@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vitattack.core.words import in_csv, in_latex, in_markdown, on_terminal
+from vitattack.core.words import in_csv, in_html, in_latex, in_markdown, on_terminal
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -62,6 +62,23 @@ class Table:
         notes = "".join(f"\n{in_markdown(note)}\n" for note in self.notes)
         return (
             f"{in_markdown(self.title)}\n\n" + line(self.columns) + line(rule) + "".join(map(line, self.rows)) + notes
+        )
+
+    def html(self) -> str:
+        """A table for notebooks: title, rows and, in small, notes; colours and fonts are those of the page."""
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            sides = ("left" if number < self.left else "right" for number in range(len(cells)))
+            return "<tr>" + "".join(
+                f'<{tag} style="text-align:{side}">{in_html(cell).replace(chr(10), "<br>")}</{tag}>'
+                for cell, side in zip(cells, sides, strict=True)
+            )
+
+        notes = "".join(f"<div><small>{in_html(note)}</small></div>" for note in self.notes)
+        return (
+            f"<div><strong>{in_html(self.title)}</strong></div><table><thead>{line(self.columns, 'th')}</thead><tbody>"
+            + "".join(line(row, "td") for row in self.rows)
+            + f"</tbody></table>{notes}"
         )
 
     def csv(self) -> str:

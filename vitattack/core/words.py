@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def in_markdown(text: str) -> str:
     for character, escaped in {"\\": "\\\\", "|": "\\|", "<": "&lt;", "](": "]\\(", "\n": "<br>"}.items():
         text = text.replace(character, escaped)
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def in_html(text: str) -> str:
+    """A text that a browser shows as it is: no element, no attribute."""
+    return html.escape(on_terminal(text), quote=True)
 
 
 def in_csv(text: str) -> str:

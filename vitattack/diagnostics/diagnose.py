@@ -11,9 +11,11 @@ from torch import nn
 
 from vitattack.attacks.aas.controls import read_scales
 from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.notebook import counting
 from vitattack.core.progress import Counter
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import numerics, resolve_device
+from vitattack.core.shown import Shown
 from vitattack.data import DataSet, match_labels, restrict_to_classes
 from vitattack.diagnostics.input_gradients import GradientPanel
 from vitattack.diagnostics.row_statistics import RowStatistics
@@ -90,9 +92,11 @@ class Block:
         }
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
     """The blocks of a model, its input gradients by precision, and the verdict."""
+
+    TABLES = "vitattack.report.diagnosis:table"
 
     model: str
     data: str
@@ -103,6 +107,10 @@ class Diagnosis:
     provenance: dict[str, Any]
     varies: Variation = STEADY  # what else than precision moves the answers
     coverage: str | None = None  # how many softmaxes are seen and how many are not, where some are not
+
+    def __repr__(self) -> str:
+        blocks = f"{len(self.flagged)} of {len(self.blocks)} attention softmaxes flagged"
+        return f"Diagnosis({self.model}, {self.data}, n={self.n}, {self.verdict}, {blocks})"
 
     @property
     def is_random(self) -> bool:
@@ -157,7 +165,7 @@ def diagnose(
     setup: Setup | None = None,
     gradient_images: int = GRADIENT_IMAGES,
     scales: str | Path | None = None,
-    watch: Counter = lambda done, total: None,
+    watch: Counter | None = None,
     **fields: Unpack[DiagnosisFields],
 ) -> Diagnosis:
     """Statistics of every attention row over real images, and the input gradient in fp32, bf16 and fp64.
@@ -190,8 +198,8 @@ def diagnose(
         compared = images.read(rows_to_compare(images))[0].to(place)
         varies = recognised(victim, compared, setup.seed, setup.batch_size)
         noise = SampleRng(setup.seed, (0,)).child("diagnosis")
-        with frozen(victim), seeded(noise):
-            statistics, panel, layers = _gather(victim, images, place, gradient_images, setup, watch)
+        with frozen(victim), seeded(noise), counting("diagnose", watch) as counter:
+            statistics, panel, layers = _gather(victim, images, place, gradient_images, setup, counter)
     blocks = tuple(
         Block(
             layer,

@@ -21,12 +21,14 @@ from vitattack.attacks.price import PriceQuery, of_one_image
 from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import marks_of
+from vitattack.core.notebook import in_notebook
 from vitattack.core.runtime import numerics, resolve_device, usable_cores
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import rows_at_once
 from vitattack.evaluation.callable_attack import Crafter, attack_source
 from vitattack.evaluation.files_read import files_named
 from vitattack.evaluation.listener import EvaluationListener
+from vitattack.evaluation.notebook_progress import NotebookProgress
 from vitattack.evaluation.prepare import Prepared, prepare
 from vitattack.evaluation.reuse import confirm
 from vitattack.evaluation.run_job import run, stored
@@ -60,14 +62,14 @@ def evaluate(
 
     With `out` every batch is stored, and a second call resumes where the first one stopped; without it nothing is kept on
     disk. With `save_adv` the candidates are stored as well, with `save_png` also as images. With `perceptual` the
-    records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate. Callers may sit in
-    `no_grad` or `inference_mode`.
+    records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate. In a notebook
+    bars show the progress, unless a `listener` is given. Callers may sit in `no_grad` or `inference_mode`.
 
     Models by name are attacked by copies of this process where the machine has the cores; `jobs` says how many, and records do
     not depend on it. A module is attacked in this process unless `jobs` is given: hooks in a copy would tell nobody.
     """
     setup = replace(setup or Setup(), **fields)
-    listener = listener or EvaluationListener()
+    listener = listener or (NotebookProgress() if in_notebook() else EvaluationListener())
     budgets = as_budgets(threat)
     planned = plan_jobs(as_sources(attacks, budgets), budgets, setup, scales, perceptual=perceptual)
     learning = [plan.attack for plan in planned if plan.attack.traits.learns]

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from vitattack.core.errors import UsageError
+from vitattack.core.shown import Shown
 from vitattack.core.words import printable
 from vitattack.records import draws, stats
 from vitattack.records.record import SampleRecord
@@ -140,15 +141,24 @@ class Row:
         return tuple(Contrast(self.columns[0], other) for other in self.columns[1:])
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """Two sides or more on the same images, row by row."""
+
+    TABLES = "vitattack.report.comparison:comparison_tables"
 
     title: str
     n: int
     sides: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        told = [
+            f"{c.second.side} {100 * c.gap.difference:+.1f} (p = {c.paired.p_value:.2g})"
+            for c in self.rows[-1].contrasts
+        ]
+        return f"Comparison({self.title}: {self.rows[-1].name}, {', '.join(told)})"
 
     @cached_property
     def doubts(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Words of a comparison: runs, stores, models and attacks by name, as sides."""
+"""What is compared, in the words of a caller: evaluations, runs, stores, models and attacks by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,34 @@ from pathlib import Path
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
-from vitattack.records.comparison import Side
-from vitattack.records.result import label
+from vitattack.records.comparison import Comparison, Side, compared
+from vitattack.records.result import Evaluation, Result, label
 from vitattack.records.stored_runs import SHORT, StoredRun, find_run, is_run, stored_run, stored_runs
+
+
+def compare(*sides: Evaluation | Result | StoredRun | str | Path, out: str | Path = "runs") -> Comparison:
+    """Compare evaluations, results, stored runs, or names of runs, models, attacks and stores on the same images.
+
+    All are compared with the first: paired differences with Newcombe's interval, McNemar's exact test, and who flipped.
+    """
+    found = []
+    for side in sides:
+        if isinstance(side, StoredRun):
+            side = side.result
+        if isinstance(side, Result):
+            side = Evaluation((side,))
+        if isinstance(side, Evaluation):
+            if not side.finished:
+                raise UsageError("an evaluation of which shards are missing cannot be compared: finish it first")
+            name = (
+                side.job.model
+                if len({r.job.attack for r in side.results}) > 1
+                else f"{side.job.model} {label(side.job.attack)}"
+            )
+            found.append(Side(name, side.results))
+        else:
+            found += sides_of([str(side)], Path(out))
+    return compared(found)
 
 
 def sides_of(words: Sequence[str], root: Path, threat: str | None = None, data: str | None = None) -> list[Side]:

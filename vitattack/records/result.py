@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import Marks
+from vitattack.core.percent import percent, span
+from vitattack.core.registry import did_you_mean
+from vitattack.core.shown import Shown
 from vitattack.records import stats
 from vitattack.records.draws import number_of_draws
 from vitattack.records.eps_curve import optimiser_failures
@@ -18,6 +22,7 @@ from vitattack.records.job import Job
 from vitattack.records.packed import PackedRecords
 from vitattack.records.record import SampleRecord, Status
 from vitattack.records.report_section import Section
+from vitattack.records.saved_examples import SavedExamples
 from vitattack.records.stats import Accuracy
 from vitattack.text.syntax import AttackSyntax, first_argument
 
@@ -25,9 +30,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Shown):
     """A finished job: its records, the sections its attack adds, and the doubts about its number."""
+
+    TABLES = "vitattack.report.evaluation:result_tables"
 
     job: Job
     records: Sequence[SampleRecord] = field(repr=False)
@@ -37,6 +44,15 @@ class Result:
     folder: Path | None = None
     learned: dict[str, Any] | None = field(default=None, repr=False)
     sections: tuple[Section, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        return f"Result({self.job.model}, {label(self.job.attack)}, {self.job.threat}, {_numbers(self.clean, self.robust)})"
+
+    @property
+    def examples(self) -> SavedExamples | None:
+        """The adversarial examples that were kept with `save_adv`, by index; None without any."""
+        saved = SavedExamples(self.folder) if self.folder else None
+        return saved if saved is not None and len(saved) else None
 
     def unstored(self) -> Result:
         """A copy that names no folder, with everything computed so far."""
@@ -123,6 +139,12 @@ class Result:
         }
 
 
+def _numbers(clean: Accuracy, robust: Accuracy) -> str:
+    """Both accuracies in words."""
+    interval = span(robust.low, robust.high)
+    return f"n={robust.n}, clean {percent(clean.accuracy)}, robust {percent(robust.accuracy)} ({interval})"
+
+
 def label(attack: str) -> str:
     """The name of an attack in tables: without the wrapper that only measures candidates perceptually."""
     return (first_argument(attack) or attack) if attack.startswith("perceptual(") else attack
@@ -150,14 +172,43 @@ def _columns(record: SampleRecord) -> dict[str, Any]:
     return {**own, **{f"evidence {name}" if name in taken else name: value for name, value in evidence.items()}}
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Several attacks, under one budget or several, on one model and the same samples."""
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
+    """Several attacks, under one budget or several, on one model and the same samples; `e["pgd"]` is one result."""
+
+    TABLES = "vitattack.report.evaluation:tables"
 
     results: tuple[Result, ...]
     inputs: Marks | None = field(default=None, repr=False, compare=False)  # files, before the run; None if unlisted
     syntax: Mapping[str, AttackSyntax] = field(default_factory=dict, repr=False, compare=False)  # of attacks, by text
     unfinished: int = 0  # jobs that other shards have not finished
+
+    def __repr__(self) -> str:
+        if not self.finished:
+            return f"Evaluation(unfinished: {self.unfinished} jobs are left to other shards)"
+        attacks = ", ".join(dict.fromkeys(label(result.job.attack) for result in self.results))
+        doubts = f", {len(self.doubts)} doubt{'s' * (len(self.doubts) > 1)}" if self.doubts else ""
+        about = f"{self.job.model}, {attacks}, {', '.join(self.threats)}, {self.job.data}"
+        return f"Evaluation({about}, {_numbers(self.clean, self.worst_case)}{doubts})"
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __getitem__(self, name: str | int | tuple[str, str]) -> Result:
+        """The result of an attack by its text or place; with several budgets, of `(attack, threat)`."""
+        if isinstance(name, int):
+            return self.results[name]
+        attack, threat = name if isinstance(name, tuple) else (name, None)
+        fits = [
+            r for r in self.results if attack in (r.job.attack, label(r.job.attack)) and threat in (None, r.job.threat)
+        ]
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            raise UsageError(f"'{attack}' ran under {len(fits)} budgets: write e['{attack}', '{fits[0].job.threat}']")
+        if threat is not None and threat not in self.threats:
+            raise UsageError(did_you_mean("threat", threat, self.threats))
+        raise UsageError(did_you_mean("attack", attack, (label(result.job.attack) for result in self.results)))
 
     @property
     def job(self) -> Job:

@@ -9,19 +9,23 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vitattack.core.errors import UsageError
 from vitattack.core.files import no_pipe
 from vitattack.core.leases import SILENT_AFTER, Sight
 from vitattack.core.registry import did_you_mean
+from vitattack.core.shown import Shown
 from vitattack.core.words import printable
 from vitattack.records.job import Job
-from vitattack.records.result import Result
+from vitattack.records.result import Evaluation, Result
 from vitattack.records.saved_examples import folder_of
 from vitattack.records.sealed import Damaged, NewerSchema, load
 from vitattack.records.stats import Accuracy
 from vitattack.records.stored_result import WRONG_CONTENT, read_result
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 State = Literal["finished", "running", "unfinished", "damaged", "newer"]
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -29,7 +33,7 @@ ROWS_OF_BATCH = re.compile(rb'^\{"batch":\d+,"pass":1,"rows":(\d+),', re.MULTILI
 SHORT = 8  # characters of a key in lists
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoredRun:
     """A job in a store: what it is, how far it is, and the numbers of a finished one."""
 
@@ -50,6 +54,16 @@ class StoredRun:
     def short(self) -> str:
         """What a user may write in place of the whole key."""
         return self.key[:SHORT]
+
+    def __repr__(self) -> str:
+        about = f"{self.job.model}, {self.job.attack}, {self.job.threat}, " if self.job else ""
+        number = f", robust {self.robust.accuracy:.1%}" if self.robust else ""
+        return f"StoredRun({self.short}, {about}{self.state}, n={self.n}{number})"
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The run as `evaluate` returned it."""
+        return Evaluation((self.result,))
 
     @cached_property
     def result(self) -> Result:
@@ -79,6 +93,52 @@ class StoredRun:
             "examples": self.has_examples,
             "job": asdict(self.job) if self.job else None,
         }
+
+
+@dataclass(frozen=True, repr=False)
+class Runs(Shown):
+    """The runs of a store, the last one first; `runs["239a1e56"]` and `runs[0]` are one of them."""
+
+    TABLES = "vitattack.report.runs:table_of_runs"
+
+    root: Path
+    runs: tuple[StoredRun, ...]
+    of: int  # runs in the store
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[StoredRun]:
+        return iter(self.runs)
+
+    def __getitem__(self, name: str | int) -> StoredRun:
+        return self.runs[name] if isinstance(name, int) else find_run(self.root, name, self.runs)
+
+    def __repr__(self) -> str:
+        return f"Runs({str(self.root)!r}, {len(self)} of {self.of})"
+
+    def frame(self) -> pd.DataFrame:
+        """A data frame with a row per run."""
+        import pandas
+
+        rows = []
+        for run in self.runs:
+            about = {
+                name: getattr(run.job, name) if run.job else None
+                for name in ("model", "attack", "threat", "data", "seed")
+            }
+            clean, robust = (each.accuracy if each else None for each in (run.clean, run.robust))
+            figures = {"n": run.n, "clean": clean, "robust": robust, "passes": run.passes, "seconds": run.seconds}
+            rows.append({"key": run.key, "state": run.state, **about, **figures, "doubts": len(run.doubts)})
+        return pandas.DataFrame(rows)
+
+
+def runs(
+    out: str | Path = "runs", *, model: str | None = None, attack: str | None = None, since: str | None = None
+) -> Runs:
+    """The runs that a store holds, read without their records; narrowed as by `vitattack runs`."""
+    every = stored_runs(Path(out))
+    return Runs(Path(out), tuple(filtered(every, model, attack, since)), len(every))
 
 
 def stored_runs(root: Path) -> list[StoredRun]:

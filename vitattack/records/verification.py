@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from vitattack.core.errors import UsageError
+from vitattack.core.shown import Shown
 from vitattack.records import stats
 from vitattack.records.comparison import same_images
 from vitattack.records.record import SampleRecord
@@ -42,13 +43,19 @@ def some_rows(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:LISTED])) + more
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
     """The result of judging given examples, beside stored runs on the same images."""
+
+    TABLES = "vitattack.report.verification:verification_tables"
 
     result: Result
     source: str
     against: tuple[Result, ...] = ()
+
+    def __repr__(self) -> str:
+        faults = ", ".join(f"{len(rows)} {FAULTS[name]}" for name, rows in self.faults.items() if rows)
+        return f"Verification({self.source}: {len(self.given)} examples, {len(self.fooled)} fool{'; ' * bool(faults)}{faults})"
 
     @cached_property
     def given(self) -> list[SampleRecord]:

@@ -18,6 +18,11 @@ def tables(evaluation: Evaluation, verdicts: Sequence[str] = ()) -> list[Table]:
     return [replace(main, notes=[*main.notes, *verdicts]), *_of_sections(evaluation)]
 
 
+def result_tables(result: Result) -> list[Table]:
+    """The tables of a single result."""
+    return tables(Evaluation((result,)))
+
+
 def table(evaluation: Evaluation) -> Table:
     """The main table; `fwd` and `bwd` are mean passes per attacked sample, `step` is the mean step of the first success."""
     rows = [("", _row("clean", evaluation.clean))]

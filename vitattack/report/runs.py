@@ -9,7 +9,7 @@ from pathlib import Path
 from vitattack.core.percent import percent, span
 from vitattack.core.table import Table
 from vitattack.records.result import label
-from vitattack.records.stored_runs import StoredRun
+from vitattack.records.stored_runs import Runs, StoredRun
 
 TEXTS = ("model", "attack", "threat", "data")
 FIGURES = ("n", "clean", "robust", "95 %", "passes", "time", "age")
@@ -31,6 +31,11 @@ def runs_table(root: Path, runs: Sequence[StoredRun], of: int) -> Table:
         left=5 - len(shared),
         whole=True,
     )
+
+
+def table_of_runs(runs: Runs) -> Table:
+    """The table of a list of runs."""
+    return runs_table(runs.root, runs.runs, runs.of)
 
 
 def _texts(run: StoredRun) -> tuple[str, str, str, str]:

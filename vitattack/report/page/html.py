@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 
-from vitattack.core.words import on_terminal
+from vitattack.core.words import in_html
 
 
 class Markup(str):
@@ -20,7 +19,7 @@ CLOSED = ("line", "circle")  # of drawings, which have no content
 
 def escaped(text: str) -> Markup:
     """A text as HTML shows it, without control characters and without marks that turn its direction."""
-    return text if isinstance(text, Markup) else Markup(html.escape(on_terminal(text), quote=True))
+    return text if isinstance(text, Markup) else Markup(in_html(text))
 
 
 def element(name: str, *content: Content, **attributes: str | float | bool | None) -> Markup:
