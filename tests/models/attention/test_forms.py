@@ -75,6 +75,16 @@ def summed(z: Tensor, v: Tensor) -> Tensor:
     return (e[..., None] * v[:, :, None]).sum(-2) / e.sum(-1, keepdim=True)
 
 
+def einsums(z: Tensor, v: Tensor) -> Tensor:
+    e = z.exp()
+    return torch.einsum("bhij,bhjd->bhid", e, v) / torch.einsum("bhij->bhi", e)[..., None]
+
+
+def by_ones(z: Tensor, v: Tensor) -> Tensor:
+    out = z.exp() @ torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    return out[..., :-1] / out[..., -1:]
+
+
 def reciprocal(z: Tensor) -> Tensor:
     e = (z - z.amax(-1, keepdim=True)).exp()
     return e * (1 / e.sum(-1, keepdim=True).clamp(min=1e-9))
@@ -113,6 +123,10 @@ FORMS: dict[str, Form] = {
     "quotient, heads mixed": lambda z, v, w: torch.einsum("bhij,hg->bgij", quotient(z), w) @ v,
     "quotient, multiplied and summed": lambda z, v, w: (quotient(z)[..., None] * v[:, :, None]).sum(-2),
     "quotient, summed, divided last": lambda z, v, w: summed(z, v),
+    "divided by an einsum": lambda z, v, w: einsums(z, v),
+    "divided by weighed ones": lambda z, v, w: by_ones(z, v),
+    "scattered": lambda z, v, w: torch.zeros_like(z).scatter(-1, z.argsort(-1), z.sort(-1).values.softmax(-1)) @ v,
+    "a linear map by values": lambda z, v, w: by_head(z, v, lambda p, u: F.linear(p, u.T)),
     "times a reciprocal": lambda z, v, w: reciprocal(z) @ v,
     "base two": lambda z, v, w: base_two(z) @ v,
     "normalised to one": lambda z, v, w: F.normalize(z.exp(), p=1.0, dim=-1) @ v,
@@ -181,7 +195,7 @@ def test_heads_are_scaled_one_by_one(name: str) -> None:
     assert torch.allclose(scaled, logits(written(name, scales.view(HEADS, 1, 1))), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if name != "online"])
+@pytest.mark.parametrize("name", [name for name in FORMS if name not in ("online", "scattered")])
 def test_scores_are_observed_up_to_a_shift_of_the_row(name: str) -> None:
     victim = written(name)
     layers = attention_layers(victim, X)

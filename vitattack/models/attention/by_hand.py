@@ -36,6 +36,7 @@ class Exponential:
     summed: Tensor | None = None  # per entry the first of those it was summed with
     positions: Tensor | None = None  # per entry its place in that sum
     contracted: Tensor | None = None
+    rows: Tensor | None = None  # sums of the rows that weigh values
     whole: bool = True  # the weights of a row sum to one
 
     def scattered(self, entries: Tensor, values: Tensor) -> Tensor:
@@ -115,13 +116,15 @@ class Quotients:
     def contract(self, contraction: Contraction, out: Tensor) -> None:
         """Follow weights that are multiplied with values and summed."""
         known = self.parts.get(id(contraction.operand))
-        if known is None or not contraction.axes:
+        if known is None:
             return
-        for number, entries in known[1].items():
+        if not contraction.axes and contraction.alone:
+            self._follow(self.sums, out, self._sum(contraction.operand, contraction.alone))
+        for number, entries in known[1].items() if contraction.axes else ():
             call = self.calls[number]
             fibres = call.scattered(entries, _first(entries, contraction.axes))
             self._mix(number, fibres, contraction.others, out)
-            rows = contraction.operand.detach().double().sum(contraction.axes)
+            rows = call.rows = contraction.operand.detach().double().sum(contraction.axes)
             axis = call.axis_of(fibres)
             if call.summed is None and axis is not None and bool(((rows - 1).abs() < ROUNDING).all()):
                 call.summed, call.positions = fibres, None
@@ -155,6 +158,8 @@ class Quotients:
         if name in MULTIPLICATIONS:
             pairs.append((operands[1], operands[0]))
         for top, bottom in pairs:
+            if id(top) in self.mixed and id(bottom) in self.mixed and name in DIVISIONS:
+                self._divide_by_weighed_ones(self.mixed[id(top)].calls, bottom)
             divisor = self.sums.get(id(bottom))
             if divisor is None or divisor.inverse != (name in MULTIPLICATIONS):
                 continue
@@ -163,6 +168,15 @@ class Quotients:
                 self._quotients(top, out)
             elif id(top) in self.mixed and self.mixed[id(top)].calls <= divided:
                 self._confirm(self.mixed[id(top)].calls)
+
+    def _divide_by_weighed_ones(self, calls: set[int], bottom: Tensor) -> None:
+        """Take weights times ones, a column of the values or a product of its own, for their sum."""
+        for number in calls & self.mixed[id(bottom)].calls:
+            call, given = self.calls[number], bottom.detach().double()
+            given = given.squeeze(-1) if given.dim() and given.shape[-1] == 1 else given
+            if call.rows is not None and call.rows.shape == given.shape and torch.allclose(call.rows, given, ROUNDING):
+                call.summed = call.contracted
+                self._confirm({number})
 
     def _weigh(self, operands: Sequence[Tensor], out: Tensor) -> None:
         """Weights times values, entry by entry, which a sum follows."""

@@ -18,10 +18,11 @@ Letters = tuple[int, ...]  # an axis per entry, by number: equal numbers are one
 
 @dataclass(frozen=True)
 class Contraction:
-    """One operand of a product, with the axes that are summed over together with other operands."""
+    """One operand of a product, with the axes that are summed over together with other operands, or alone."""
 
     operand: Tensor
     axes: tuple[int, ...]
+    alone: tuple[int, ...]
     others: tuple[Tensor, ...]
     _letters: Letters
     _others: frozenset[int]
@@ -73,7 +74,8 @@ def _contracted(
         others = tuple(x for n, x in enumerate(operands) if n != at)
         shared = {letter for n, other in enumerate(letters) if n != at for letter in other}
         axes = tuple(axis for axis, letter in enumerate(term) if letter in shared and letter not in output)
-        yield Contraction(operand, axes, others, term, frozenset(shared), output, shape)
+        alone = tuple(axis for axis, letter in enumerate(term) if letter not in shared and letter not in output)
+        yield Contraction(operand, axes, alone, others, term, frozenset(shared), output, shape)
 
 
 def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Tensor], list[Letters], Letters]:
@@ -92,6 +94,9 @@ def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[li
             raise ValueError
         every = tuple(range(a.dim()))
         return [a, b], [every, every], every[:axis] + every[axis + 1 :]
+    if name == "linear":
+        a, b = args[0] if args else kwargs["input"], args[1] if len(args) > 1 else kwargs["weight"]
+        return _tensordot(a, b, ((a.dim() - 1,), (b.dim() - 1,)))
     a, b = args[1:3] if name in ("baddbmm", "addmm") else args[:2]
     a, b = (b, a) if name == "__rmatmul__" else (a, b)
     rows, inner, columns = 0, 1, 2

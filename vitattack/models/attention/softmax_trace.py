@@ -22,6 +22,7 @@ from vitattack.models.attention.vmapped import is_mapped, storage_of, unmapped
 # The logits of a gate are a map of the tensor it weighs, just before the softmax; a few maps back is far enough.
 RECENT_MAPS = 8
 RECENT_STEPS = 8
+SCATTERS = {"scatter", "scatter_"}  # (tensor, axis, index, source)
 Labels = dict[int, tuple[Tensor, dict[int, Tensor]]]  # per tensor and softmax, positions along the row of the softmax
 
 
@@ -31,6 +32,9 @@ class SoftmaxTrace(SoftmaxMode):
     def __init__(self, modules: Mapping[str, nn.Module], batch: int) -> None:
         super().__init__(exponentials=True)
         self._modules, self._batch = modules, batch
+        self._weights = {
+            storage_of(weight) for module in modules.values() for weight in module.parameters(recurse=False)
+        }
         self._stack: list[str] = []
         self.calls: list[SoftmaxCall] = []
         self.marks: list[Tensor] = []  # per softmax a leaf of autograd's graph that its output depends on
@@ -147,6 +151,10 @@ class SoftmaxTrace(SoftmaxMode):
                 self._contract(operand, out)
         else:
             self.quotients.step(func, name, args, kwargs, out)
+        if name == "linear":
+            self._contract_activations(args, kwargs, out)
+        if name in SCATTERS and len(args) == 4:
+            self._scatter(args, out)
         if name == "sum":
             self._sum(args, kwargs)
         if name in MULTIPLICATIONS and isinstance(out, Tensor):
@@ -194,6 +202,22 @@ class SoftmaxTrace(SoftmaxMode):
                 moved = product.kept(label, _varies)
                 if moved is not None:
                     self._labels.setdefault(id(out), (out, {}))[1][call] = moved
+
+    def _contract_activations(self, args: Any, kwargs: Any, out: Any) -> None:
+        """A linear map by a tensor that is no weight of the model is a product."""
+        for operand in contractions("linear", args, kwargs, out):
+            if not any(storage_of(other) in self._weights for other in operand.others):
+                self._contract(operand, out)
+
+    def _scatter(self, args: Any, out: Tensor) -> None:
+        """Weights of the highest scores, put back in their places."""
+        _, axis, _, source = args
+        for call, label in self._labels.get(id(source), (None, {}))[1].items():
+            if _varies(label, axis):
+                sizes = [1] * out.dim()
+                sizes[axis] = out.shape[axis]
+                places = torch.arange(out.shape[axis], device=out.device).view(sizes).expand(out.shape)
+                self._labels.setdefault(id(out), (out, {}))[1][call] = places
 
     def _weigh(self, args: Sequence[Any], out: Tensor) -> None:
         for weights, values in (args[:2], args[1::-1]):
