@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from tests.conftest import toy_pictures
+from vitattack import evaluate
 from vitattack.core.errors import UsageError
+from vitattack.data import from_tensors
+from vitattack.diagnostics.diagnose import diagnose
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
 from vitattack.models.attention.tap import AttentionTap, Seen
@@ -75,6 +78,15 @@ def summed(z: Tensor, v: Tensor) -> Tensor:
     return (e[..., None] * v[:, :, None]).sum(-2) / e.sum(-1, keepdim=True)
 
 
+def highest(z: Tensor, v: Tensor) -> Tensor:
+    """Each query and the values of its eight best keys."""
+    best, places = z.topk(8, -1)
+    chosen = (
+        v[:, :, None].expand(-1, -1, z.shape[2], -1, -1).gather(3, places[..., None].expand(*places.shape, v.shape[-1]))
+    )
+    return (best.softmax(-1)[..., None] * chosen).sum(-2)
+
+
 def einsums(z: Tensor, v: Tensor) -> Tensor:
     e = z.exp()
     return torch.einsum("bhij,bhjd->bhid", e, v) / torch.einsum("bhij->bhi", e)[..., None]
@@ -108,6 +120,8 @@ FORMS: dict[str, Form] = {
     "multiplied, viewed and summed": lambda z, v, w: (
         (v[:, :, None] * z.softmax(-1).unsqueeze(-1)).transpose(-1, -2).sum(dim=(-1,))
     ),
+    "one query": lambda z, v, w: (z[:, :, :1].softmax(-1).transpose(-2, -1) * v).sum(2, keepdim=True),
+    "highest scores": lambda z, v, w: highest(z, v),
     "tensordot": lambda z, v, w: by_head(z, v, lambda p, u: torch.tensordot(p, u, dims=([1], [0]))),
     "mm": lambda z, v, w: by_head(z, v, torch.mm),
     "special.softmax": lambda z, v, w: torch.special.softmax(z, -1) @ v,
@@ -195,7 +209,9 @@ def test_heads_are_scaled_one_by_one(name: str) -> None:
     assert torch.allclose(scaled, logits(written(name, scales.view(HEADS, 1, 1))), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if name not in ("online", "scattered")])
+@pytest.mark.parametrize(
+    "name", [name for name in FORMS if name not in ("online", "scattered", "one query", "highest scores")]
+)
 def test_scores_are_observed_up_to_a_shift_of_the_row(name: str) -> None:
     victim = written(name)
     layers = attention_layers(victim, X)
@@ -248,6 +264,7 @@ class NoAttention(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.conv, self.squeeze, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.experts = nn.Parameter(torch.rand(8, 64))
         self.how = how
 
     def forward(self, x: Tensor) -> Tensor:
@@ -268,6 +285,10 @@ class NoAttention(nn.Module):
         elif self.how == "a gate":
             e = self.squeeze(x.flatten(2).transpose(1, 2)).exp()
             x = ((e / e.sum(1, keepdim=True)).transpose(1, 2) * x.flatten(2))[..., None]
+        elif self.how == "dynamic convolution":
+            chosen = self.squeeze(x.mean((2, 3))).exp()
+            weight = torch.mm(chosen / chosen.sum(1, keepdim=True), self.experts.flatten(1))
+            x = F.conv2d(x, weight.view(len(x) * 8, 8, 1, 1)[:8])
         elif self.how == "log-sum-exp pooling":
             x = e.flatten(2).sum(-1).log()[..., None, None]
         elif self.how == "linear attention":
@@ -285,7 +306,7 @@ class NoAttention(nn.Module):
     "how",
     [
         "sigmoid by hand", "squeeze and excite", "soft pooling", "soft pooling by einsum", "branches", "a gate",
-        "log-sum-exp pooling", "linear attention", "probabilities",
+        "dynamic convolution", "log-sum-exp pooling", "linear attention", "probabilities",
     ],
 )  # fmt: skip
 def test_exponentials_that_are_no_attention(how: str) -> None:
@@ -377,7 +398,7 @@ def test_traced_modules_are_named_as_what_cannot_be_seen() -> None:
         assert "\n" not in str(said.value)
         half = attention_layers(as_victim(Encoder(Block(), compiled), X), X)
         assert len(half) == 1 and half.unseen[0][0] == "model.second"
-        assert "1 attention softmaxes are seen, 1 more cannot be" in str(half.coverage())
+        assert "1 attention softmax is seen, 1 more cannot be" in str(half.coverage())
     assert attention_layers(as_victim(Encoder(Block(), Block()), X), X).coverage() is None
 
 
@@ -392,3 +413,21 @@ def test_kernels_that_hide_their_scores_are_counted() -> None:
     layers = attention_layers(as_victim(Encoder(Block(), Hidden()), X), X)
     assert [layer.name for layer in layers.layers] == ["model.first"]
     assert layers.unseen[0][0] == "model.second" and "hides its scores" in str(layers.coverage())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_results_say_how_much_attention_is_seen() -> None:
+    torch.manual_seed(0)
+    model = Encoder(Block(), torch.jit.script(Block())).eval()
+    x = toy_pictures(4)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    wanted = "1 attention softmax is seen, 1 more cannot be: it cannot be seen inside a traced module"
+    assert wanted in diagnose(model, (x, y), threads=1).json()["coverage"]
+    text = "aas(pgd(steps=1), restarts=1, steps=1, batch=2, calibration=2)"
+    found = evaluate(
+        model, text, data=from_tensors(x, y), calibration=from_tensors(toy_pictures(4, seed=9), y), threads=1
+    )
+    (section,) = found.results[0].sections
+    assert any(wanted in note for note in section.tables[0].notes)
+    assert "coverage" not in diagnose(Encoder(Block(), Block()).eval(), (x, y), threads=1).json()

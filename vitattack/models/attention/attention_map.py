@@ -85,7 +85,8 @@ class AttentionMap:
         if not self.unseen:
             return None
         reasons = "; ".join(dict.fromkeys(reason for _, reason in self.unseen))
-        return f"{len(self.layers)} attention softmaxes are seen, {len(self.unseen)} more cannot be: {reasons}"
+        seen = "1 attention softmax is" if len(self.layers) == 1 else f"{len(self.layers)} attention softmaxes are"
+        return f"{seen} seen, {len(self.unseen)} more cannot be: {reasons}"
 
 
 def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:

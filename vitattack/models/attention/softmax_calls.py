@@ -27,6 +27,7 @@ class SoftmaxCall:
     reason: str = "its output is not multiplied with values over the axis it normalised"
     places: set[Place] = field(default_factory=set)
     gated: int | None = None  # storage of the tensor whose linear map the scores are
+    compares: bool = False  # its scores are products of queries and keys
     temperature: Tensor | None = None
     by_hand: bool = False
 

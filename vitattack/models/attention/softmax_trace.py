@@ -21,7 +21,8 @@ from vitattack.models.attention.vmapped import is_mapped, storage_of, unmapped
 
 # The logits of a gate are a map of the tensor it weighs, just before the softmax; a few maps back is far enough.
 RECENT_MAPS = 8
-RECENT_STEPS = 8
+RECENT_STEPS = 16
+STEPS = CASTS | ARITHMETIC | {"reshape", "contiguous", "squeeze", "flatten", "topk", "sort", "__getitem__"}
 SCATTERS = {"scatter", "scatter_"}  # (tensor, axis, index, source)
 Labels = dict[int, tuple[Tensor, dict[int, Tensor]]]  # per tensor and softmax, positions along the row of the softmax
 
@@ -43,6 +44,7 @@ class SoftmaxTrace(SoftmaxMode):
         self._weighed: Labels = {}
         self._maps: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT_MAPS)
         self._steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT_STEPS)
+        self._products: deque[Tensor] = deque(maxlen=RECENT_MAPS)
         self._trail = Trail(exact=True)
         self._places: dict[Place, Tensor] = {}
         self._unseen: list[tuple[str, str]] = []
@@ -92,6 +94,7 @@ class SoftmaxTrace(SoftmaxMode):
         seen = SoftmaxCall([*self._stack], tuple(z.shape), axis + z.dim() - inside.dim(), False, None)
         self._describe(seen, inside)
         seen.gated = self._gates(storage_of(z))
+        seen.compares = self._compares(inside)
         if inside.shape[axis] == 1:
             seen.reason = "it normalises a single entry, so its output is always 1"
         if seen.over_layers():
@@ -118,10 +121,9 @@ class SoftmaxTrace(SoftmaxMode):
         z: Tensor = args[0]
         seen = SoftmaxCall([*self._stack], tuple(z.shape), 0, False, None, by_hand=True)
         self._describe(seen, z)
-        origin = z
-        for made, given in reversed(self._steps):
-            origin = given if made is origin else origin
+        origin = self._history(z)[-1]
         seen.gated = self._gates(storage_of(origin)) or storage_of(origin)
+        seen.compares = self._compares(z)
         self.calls.append(seen)
         out: Tensor = func(*args, **kwargs)
         mark = self._mark(out)
@@ -129,6 +131,19 @@ class SoftmaxTrace(SoftmaxMode):
         if out.is_floating_point() and out.dim() > 1 and not is_mapped(out):
             self.quotients.start(call, out)
         return out
+
+    def _history(self, z: Tensor) -> list[Tensor]:
+        """Return a tensor and those it was made of, step by step."""
+        found = [z]
+        for made, given in reversed(self._steps):
+            if made is found[-1]:
+                found.append(given)
+        return found
+
+    def _compares(self, z: Tensor) -> bool:
+        """Whether scores come from a product of two tensors of which none is a weight of the model: queries and keys."""
+        products = {storage_of(out) for out in self._products}
+        return any(storage_of(before) in products for before in self._history(z))
 
     def _gates(self, scores: int) -> int | None:
         """Return the storage of the tensor whose linear map the scores in some storage are."""
@@ -144,11 +159,15 @@ class SoftmaxTrace(SoftmaxMode):
     def other(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, place: Place | None) -> None:
         if isinstance(out, Tensor) and name in MAPS:
             self._maps.append((out, args[0] if args else kwargs["input"]))
-        if isinstance(out, Tensor) and name in CASTS | ARITHMETIC and args and isinstance(args[0], Tensor):
-            self._steps.append((out, args[0]))
+        if name in STEPS and args and isinstance(args[0], Tensor):
+            made = out if isinstance(out, tuple | list) else (out,)
+            self._steps.extend((tensor, args[0]) for tensor in made if isinstance(tensor, Tensor))
         if name in PRODUCTS:
-            for operand in contractions(name, args, kwargs, out):
+            operands = contractions(name, args, kwargs, out)
+            for operand in operands:
                 self._contract(operand, out)
+            if len(operands) == 2 and not any(storage_of(one.operand) in self._weights for one in operands):
+                self._products.append(out)
         else:
             self.quotients.step(func, name, args, kwargs, out)
         if name == "linear":
@@ -224,10 +243,12 @@ class SoftmaxTrace(SoftmaxMode):
             if id(weights) not in self._labels or not isinstance(values, Tensor) or not values.dim():
                 continue
             for call, label in self._labels[id(weights)][1].items():
-                # A vector of positions on the last axis, or weights of queries and values of channels in one product.
-                # Branches, which are not attention, are stacked on a front axis and have no queries.
+                # A vector of positions on the last axis, weights of queries and values of channels in one product, or one
+                # query. Branches, which are not attention, are stacked on a front axis and compared with nothing.
                 vector = _varies(label, -1) and values.shape[-1] == label.shape[-1] and out.shape != weights.shape
-                if vector or (is_outer(weights, values, out) and id(values) not in self._labels):
+                outer = is_outer(weights, values, out) and id(values) not in self._labels
+                pooled = self.calls[call].compares and _varies(label, -2) and out.shape != weights.shape
+                if vector or outer or pooled:
                     moved = _broadcast(label, out)
                     if moved is not None:
                         self._weighed.setdefault(id(out), (out, {}))[1][call] = moved
@@ -253,6 +274,9 @@ class SoftmaxTrace(SoftmaxMode):
             return
         if seen.gated in {storage_of(other) for other in values}:
             seen.reason = "its scores are a linear map of the tensor it weighs: a gate, there is no query"
+            return
+        if len(seen.shape) < 3 and all(storage_of(other) in self._weights for other in values):
+            seen.reason = "it chooses among weights of the model, not among values of the image"
             return
         if seen.by_hand:
             axis = self.quotients.calls[call].axis()
