@@ -3,10 +3,10 @@
     python benchmarks/attention_table.py > docs/evidence/attention-families.txt       all of it, 20 minutes on a core
     python benchmarks/attention_table.py --library vit-pytorch --only cait            a part
 
-needs timm, and for the rest of the rows `pip install transformers vit-pytorch`; nothing is downloaded. `right` means: all layers
-are found and no other softmax, s = 1 leaves the logits as they are to the bit, s = 0.5 changes them in every layer by itself,
-gradients reach every scale, scales per head add up and those per sample stay with theirs, scores are observed and agree with
-float64, and no hook and no function mode is left behind.
+needs timm and torchvision, and for the rest `pip install transformers vit-pytorch x-transformers`; nothing is downloaded.
+`right` means: all layers are found and no other softmax, s = 1 leaves the logits as they are to the bit, s = 0.5 changes them in
+every layer by itself, gradients reach every scale, scales per head add up and those per sample stay with theirs, scores are observed
+and agree with float64, and no hook and no function mode is left behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from collections.abc import Iterator
 import torch
 from attention_rows.row import Row, check
 
-LIBRARIES = {"timm": "timm", "transformers": "transformers", "vit-pytorch": "vit_pytorch"}
+LIBRARIES = {
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "transformers": "transformers",
+    "vit-pytorch": "vit_pytorch",
+    "x-transformers": "x_transformers",
+}
 
 
 def result(row: Row) -> tuple[bool, str]:

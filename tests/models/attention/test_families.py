@@ -15,7 +15,6 @@ import torch
 from attention_rows.of_timm import FAMILIES, WITHOUT, Family, without
 from attention_rows.row import Row, check
 from timm.models._registry import _module_to_models
-from torch import nn
 
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.victim import Victim
@@ -57,39 +56,23 @@ def test_gates_mixers_and_convolutions_are_no_attention(name: str) -> None:
     assert found.calls == () and found.unseen == ()
 
 
-def test_torchvision_vit() -> None:
-    from torchvision.models import VisionTransformer
-
-    row = Row("torchvision", "vit", lambda: VisionTransformer(32, 8, 3, 4, 64, 128, num_classes=10), 3, "depth")
-    check(row)
-
-
-def test_torchvision_swin() -> None:
-    from torchvision.models import SwinTransformer
-
-    def build() -> nn.Module:
-        return SwinTransformer([2, 2], 24, [2, 2], [2, 4], [4, 4], num_classes=10)
-
-    check(Row("torchvision", "swin", build, 4, "2 + 2"))
-
-
 # Each a way of its own: windows, products, class attention, heads mixed by einsum, vectors of weights, kernels.
 FAST = {
     "ViTForImageClassification eager", "ViTForImageClassification sdpa", "SwinForImageClassification eager",
     "DeiTForImageClassification sdpa", "Siglip2ForImageClassification sdpa", "PerceiverForImageClassificationLearned eager",
-    "cait.CaiT", "deepvit.DeepViT", "xcit.XCiT", "na_vit.NaViT", "t2t.T2TViT", "learnable_memory_vit.Adapter",
+    "vit", "swin", "cait.CaiT", "deepvit.DeepViT", "xcit.XCiT", "na_vit.NaViT", "t2t.T2TViT", "learnable_memory_vit.Adapter",
 }  # fmt: skip
 
 
-def of_library(library: str, module: str) -> Iterator[Any]:
-    for row in importlib.import_module(f"attention_rows.of_{module}").ROWS:
+def of_library(library: str) -> Iterator[Any]:
+    for row in importlib.import_module(f"attention_rows.of_{library}").ROWS:
         marks = () if row.name in FAST else pytest.mark.slow
         yield pytest.param(library, row, id=row.name, marks=marks)
 
 
 @pytest.mark.parametrize(
     ("library", "row"),
-    [*of_library("transformers", "transformers"), *of_library("vit_pytorch", "vit_pytorch")],
+    [pair for name in ("torchvision", "transformers", "vit_pytorch", "x_transformers") for pair in of_library(name)],
 )
 @pytest.mark.filterwarnings("ignore")  # of models of others
 def test_a_library(library: str, row: Row) -> None:
