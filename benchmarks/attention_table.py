@@ -5,7 +5,7 @@
 
 needs timm and torchvision, and for the rest `pip install transformers vit-pytorch x-transformers`; nothing is downloaded.
 `right` means: all layers are found and no other softmax, s = 1 leaves the logits as they are to the bit, s = 0.5 changes them in
-every layer by itself, gradients reach every scale, scales per head add up and those per sample stay with theirs, scores are observed
+every layer by itself, gradients reach every scale, scales per head add up, those per sample stay with theirs, scores are observed
 and agree with float64, and no hook and no function mode is left behind.
 """
 
