@@ -1,5 +1,8 @@
 """The two ways a call can fail; the command line turns them into exit codes 2 and 1."""
 
+import pickle
+from contextlib import suppress
+
 from vitattack.core.words import on_one_line
 
 
@@ -28,3 +31,15 @@ def text_failure(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return "it is not text" if isinstance(error, UnicodeDecodeError) else "no file can have this name"
+
+
+def sendable(error: BaseException) -> Exception:
+    """The error as another process can raise it: itself, or its words if it cannot be sent."""
+    with suppress(Exception):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+        if isinstance(again, Exception) and str(again) == str(error):
+            return again
+    for kind in (UsageError, VitattackError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return RuntimeError(f"{type(error).__name__}: {first_line(error)}")

@@ -22,7 +22,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from vitattack.core.errors import UsageError, VitattackError, first_line
+from vitattack.core.errors import VitattackError, sendable
+from vitattack.core.new_process import Failed, Remote
 from vitattack.core.processes import end_with
 from vitattack.core.progress import Listener, current_listener, listening
 
@@ -80,15 +81,6 @@ class _Done(NamedTuple):
 
 class _Died(NamedTuple):
     how: str
-
-
-class _Failed(NamedTuple):
-    error: Exception
-    trace: str
-
-
-class _Remote(Exception):
-    """The traceback of another process, as the cause of its error here."""
 
 
 def _next(given_back: deque[_Task[A]], waiting: Iterator[A]) -> _Task[A] | None:
@@ -149,9 +141,9 @@ class _Crew(Generic[A, R]):
                 if (task := copy.task) is not None:
                     yield task, _Died(_end_of(copy.pid))
                 continue
-            if isinstance(message, _Failed):
+            if isinstance(message, Failed):
                 self._end_stages(copy)
-                raise message.error from _Remote(f"\n{message.trace}")
+                raise message.error from Remote(f"\n{message.trace}")
             if not isinstance(message, _Done):
                 self._pass_on(copy, *message)
                 continue
@@ -261,23 +253,11 @@ def _serve(pipe: Connection, work: Callable[[A], R], threads: int) -> None:
             try:
                 answer = pickle.dumps(_Done(work(item)))
             except BaseException as error:  # noqa: BLE001  # the parent raises it
-                answer = pickle.dumps(_Failed(_sendable(error), traceback.format_exc()))
+                answer = pickle.dumps(Failed(sendable(error), traceback.format_exc()))
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError, AttributeError):
                     stream.flush()
             pipe.send_bytes(answer)
-
-
-def _sendable(error: BaseException) -> Exception:
-    """The error, or one with its words if it cannot be sent."""
-    with suppress(Exception):
-        again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
-        if isinstance(again, Exception) and str(again) == str(error):
-            return again
-    for kind in (UsageError, VitattackError):
-        if isinstance(error, kind):
-            return kind(str(error))
-    return RuntimeError(f"{type(error).__name__}: {first_line(error)}")
 
 
 class _ToParent(Listener):

@@ -49,6 +49,17 @@ def resolve_device(text: str, model: nn.Module | str | None = None) -> torch.dev
     return device
 
 
+def several_gpus(device: str) -> list[str]:
+    """Values of CUDA_VISIBLE_DEVICES for one GPU each, where a device text leaves the choice among several; else empty."""
+    if device not in ("auto", "cuda"):
+        return []
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (visible.split(",")[:count] if visible else [str(number) for number in range(count)]) if count > 1 else []
+
+
 @contextmanager
 def numerics(threads: int) -> Iterator[None]:
     """A stated number of threads and true float32, restored afterwards."""

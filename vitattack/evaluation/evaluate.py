@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import nn
@@ -22,12 +22,13 @@ from vitattack.attacks.settings import resolved_settings
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import marks_of
 from vitattack.core.notebook import in_notebook
-from vitattack.core.runtime import numerics, resolve_device, usable_cores
+from vitattack.core.runtime import numerics, resolve_device, several_gpus, usable_cores
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import rows_at_once
 from vitattack.evaluation.callable_attack import Crafter, attack_source
 from vitattack.evaluation.files_read import files_named
-from vitattack.evaluation.listener import EvaluationListener
+from vitattack.evaluation.gpu_shards import over_gpus
+from vitattack.evaluation.listener import EvaluationListener, WithoutShards
 from vitattack.evaluation.notebook_progress import NotebookProgress
 from vitattack.evaluation.prepare import Prepared, prepare
 from vitattack.evaluation.reuse import confirm
@@ -76,6 +77,9 @@ def evaluate(
     if setup.calibration is not None and not learning:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
     device = resolve_device(setup.device, model)
+    if isinstance(model, str) and (gpus := _gpus_to_share(setup)):
+        about = {"model": model, "attacks": attacks, "threat": threat, "scales": scales, "perceptual": perceptual}
+        return _on_gpus(gpus, about, setup, listener)
     check_jobs(setup.jobs or 1, device)
     with numerics(setup.cores), setup.store() as root:
         listed = setup.out is not None and not any(plan.attack.traits.sources for plan in planned)
@@ -94,6 +98,36 @@ def evaluate(
                 results.append((result if setup.out is not None else result.unstored()).packed())
         syntax = {plan.syntax.text: plan.syntax for plan in planned}
         return Evaluation(tuple(results), inputs, syntax, unfinished=len(planned) - len(results))
+
+
+def _on_gpus(gpus: Sequence[str], arguments: dict[str, Any], setup: Setup, listener: EvaluationListener) -> Evaluation:
+    """An evaluation with a shard of the images for each GPU."""
+    told = WithoutShards(listener)
+    with setup.store() as root:
+        found = over_gpus(
+            gpus,
+            replace(setup, out=root),
+            lambda own: evaluate(**arguments, listener=told, setup=own),
+            f"{__name__}:{evaluate_shard.__name__}",
+            arguments,
+        )
+        kept = [each if setup.out is not None else each.unstored() for each in found.results]
+        return replace(found, results=tuple(kept))
+
+
+def evaluate_shard(**arguments: Any) -> bool:
+    """Evaluate a part of the images in a process that was started for it; whether that finished the run."""
+    return evaluate(**arguments).finished
+
+
+def _gpus_to_share(setup: Setup) -> list[str]:
+    """The GPUs that share a run, if there are several."""
+    if setup.shard != (0, 1) or setup.jobs == 1:
+        return []
+    gpus = several_gpus(setup.device)
+    if gpus and setup.jobs is not None and setup.jobs > len(gpus):
+        raise UsageError(f"{setup.jobs} jobs are too many for {len(gpus)} GPUs: use --jobs {len(gpus)}")
+    return gpus[: setup.jobs]
 
 
 class PlannedJob(NamedTuple):

@@ -25,3 +25,15 @@ class EvaluationListener:
 
     def done(self, result: Result | None, from_store: bool) -> None:
         """A job has ended; None if other shards have to finish first."""
+
+
+class WithoutShards(EvaluationListener):
+    """Passes everything on to another listener but that a shard of a job has ended."""
+
+    def __init__(self, listener: EvaluationListener) -> None:
+        self._listener = listener
+        self.keyed, self.job, self.again = listener.keyed, listener.job, listener.again  # type: ignore[method-assign]
+
+    def done(self, result: Result | None, from_store: bool) -> None:
+        if result is not None:
+            self._listener.done(result, from_store)

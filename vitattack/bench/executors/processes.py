@@ -18,6 +18,7 @@ from vitattack.core import progress
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.processes import end_with_parent
 from vitattack.core.progress import listening
+from vitattack.core.runtime import several_gpus
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,5 @@ class _PipeListener(Listener):
 
 
 def _gpus(tasks: Sequence[Task]) -> list[str]:
-    """Values of CUDA_VISIBLE_DEVICES for one GPU each; empty unless there are several."""
-    if not any(task.device in ("auto", "cuda") for task in tasks):
-        return []
-    import torch
-
-    count = torch.cuda.device_count()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (visible.split(",")[:count] if visible else [str(number) for number in range(count)]) if count > 1 else []
+    """The GPUs of the machine, if there are several and tasks may choose."""
+    return next((gpus for device in {task.device for task in tasks} if (gpus := several_gpus(device))), [])
