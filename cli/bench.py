@@ -64,6 +64,9 @@ Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 1
 @option("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps.")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder with the data sets' files.")
 @option("--save", metavar="DIR", type=click.Path(file_okay=False), help="Also write the results there, in every form.")
+@click.option(  # no environment variable: it must be given each time
+    "--unsafe-code", is_flag=True, help="Run code that FILE names for its models; only if you trust its author."
+)
 @combined(store_options, output_options)
 def command(
     file: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitattack.models.zoo.file_options import FileOptions
@@ -19,6 +19,18 @@ def check_models(models: Sequence[str], options: FileOptions) -> None:
     # a single model is handed all options, so that its own check names the one that does not fit
     for name, own in ({models[0]: options} if len(models) == 1 else options_by_model(models, options)).items():
         check_model_name(name, own, attacks=ATTACKS)
+
+
+def code_as_model(model: str, words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The model and the words behind it; without a checkpoint file, the code of --model-from is the model."""
+    from vitattack.core.words import names_a_file
+    from vitattack.evaluation.setup import DEFAULT_MODEL
+    from vitattack.models.weights.sources import SUFFIXES
+
+    if given["model_from"] is None or names_a_file(model) or model.endswith(SUFFIXES):
+        return model, words
+    code, given["model_from"] = given["model_from"], None
+    return code, words if model == DEFAULT_MODEL else (model, *words)
 
 
 def check_attacks(texts: Sequence[str]) -> tuple[AttackSyntax, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .checks import check_images, check_models
+from .checks import check_images, check_models, code_as_model
 from .options import (
     combined,
     data_options,
@@ -46,7 +46,10 @@ def command(
     Gaps are those between the two highest scores of a row, from fp64 products of the q and k of the fp32 forward.
     Whether that matters to an attack is read from the input gradient, in fp32 and bf16 against fp64.
     """
+    model, extra = code_as_model(model, (), given)
     options = model_options(given)
+    if extra:
+        raise click.UsageError(f"'{extra[0]}' is no checkpoint file: drop it, or name one")
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
     check_models([model], options)
     check_images(data, given["data_dir"], given["transform"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .checks import check_attacks, check_images, check_models, check_threat
+from .checks import check_attacks, check_images, check_models, check_threat, code_as_model
 from .options import combined, data_options, data_text, file_options, model_options, option, output_options, run_options
 from .terminal import say, write
 from .threat_option import ThreatOption
@@ -65,6 +65,8 @@ Examples:
   vitattack eval tiny-vit tiny-vit-standard pgd             two models, and their comparison image by image
   vitattack eval tiny-vit pgd --save-adv                    keep the adversarial images beside the records
   vitattack eval my-vit/ auto --data folder:val             a Hugging Face transformers folder
+  vitattack eval model.py:make_model auto --normalize none  a class or function of your own; runs your code
+  vitattack eval ckpt.pth pgd --model-from model.py:ViT --normalize cifar10
   vitattack eval hf:google/vit-base-patch16-224 pgd --data imagenet --threat linf:4/255
   vitattack eval tiny-vit pgd --json | jq .worst_case
 \b
@@ -98,14 +100,14 @@ def command(
 ) -> None:
     """Attack MODEL with each ATTACK, by default `auto`, and print clean and robust accuracy with 95 % intervals.
 
-    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained or a checkpoint file with --arch; several
-    are compared. ATTACK is a name or a call such as gama(steps=50); `vitattack attacks` lists them. An example counts as
-    fooled only if the plain fp32 model errs on it twice, inside [0,1] and inside the budget.
+    MODEL is a zoo id, timm:ARCH.TAG, hf:OWNER/NAME, a folder of save_pretrained, FILE.py:NAME or a checkpoint file with --arch;
+    several are compared. ATTACK is a name or a call such as gama(steps=50); `vitattack attacks` lists them. An example
+    counts as fooled only if the plain fp32 model errs on it twice, inside [0,1] and inside the budget.
     """
     from vitattack.records.run_index import Finding, RunIndex
 
     form = "json" if as_json else form
-    models, attacks = _split(model, attacks)
+    models, attacks = _split(*code_as_model(model, attacks, given))
     index, request = RunIndex(Path(given["out"])), _request(click.get_current_context().params)
     requests = {name: {**request, "model": name, "attacks": attacks} for name in models}
     finished = {name: finding for name in models if (finding := _stored(index, requests[name], given))}

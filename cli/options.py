@@ -76,8 +76,15 @@ data_options = combined(
     ),
 )
 # No environment variable: an option that may run code must be given each time.
+code_option = click.option(
+    "--model-from",
+    metavar="FILE.py:NAME",
+    help="Build the model by your own code, a class or function there or in MODULE:NAME; runs it.",
+)
 unsafe_option = click.option(
-    "--unsafe-pickle", is_flag=True, help="Unpickle a checkpoint that could run code; only if you trust its author."
+    "--unsafe-pickle",
+    is_flag=True,
+    help="Read a file that could run code: a pickle, TorchScript, .pt2; only if you trust its author.",
 )
 file_options = combined(
     option("--arch", help="Architecture of a checkpoint file: a timm name or small:NAME."),
@@ -87,6 +94,8 @@ file_options = combined(
     option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
     option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
     option("--adapter", help="Renames tensors before loading: swin, timm, normaliser or vit-patch."),
+    option("--input-size", metavar="H[xW]", help="Size of its images in px, where the model does not state it."),
+    code_option,
     option("--like", metavar="ID", help="Read the file as this zoo entry says, instead of the options above."),
     unsafe_option,
 )
@@ -134,7 +143,8 @@ def model_options(given: dict[str, Any]) -> FileOptions:
     if not isinstance(arch_kwargs, dict):
         raise click.UsageError("--arch-kwargs is not a JSON object: write '{\"num_classes\": 10}'")
     keys = ("arch", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like", "unsafe_pickle")
-    return FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in keys})
+    more = ("model_from", "input_size")
+    return FileOptions(arch_kwargs=arch_kwargs, **{key: given.pop(key) for key in (*keys, *more)})
 
 
 def data_text(data: str, limit: int | None, subset: str | None, indices: str | None) -> str:

@@ -20,6 +20,7 @@ class BenchOptions:
     device: str = "auto"
     shards: int = 1  # parts that each cell is cut into
     fresh: bool = False  # run cells again even if they are stored
+    unsafe_code: bool = False  # run code that the file names: of its models, and in programs and pickles
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= MAX_SHARDS:

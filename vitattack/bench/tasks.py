@@ -36,6 +36,7 @@ class Task:
     data_dir: str | None = None
     fresh: bool = False
     jobs: int | None = 1  # processes that share the task; None for as many as suit the machine
+    unsafe_code: bool = False
 
     @property
     def name(self) -> str:
@@ -93,6 +94,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
     from vitattack.evaluation.listener import EvaluationListener
     from vitattack.evaluation.setup import Setup
     from vitattack.models.zoo.file_options import FileOptions
+    from vitattack.models.zoo.names import is_program
 
     class TaskListener(EvaluationListener):
         folder: str | None = None
@@ -128,7 +130,7 @@ def _run(task: Task, listener: Listener) -> Outcome:
         calibration=cell.settings.calibration,
         data_dir=task.data_dir,
         transform=cell.settings.transform,
-        options=FileOptions(**cell.options),
+        options=FileOptions(**cell.options, unsafe_pickle=task.unsafe_code and is_program(cell.model)),
         seed=cell.seed,
         batch_size=cell.settings.batch_size,
         threads=task.threads,

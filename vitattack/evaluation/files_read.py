@@ -15,7 +15,7 @@ from vitattack.data.rows import split_rows
 from vitattack.models.hugging_face.folder import names_a_folder
 from vitattack.models.weights import fetch
 from vitattack.models.zoo.catalogue import user_zoo_file
-from vitattack.models.zoo.load import LoadedModel
+from vitattack.models.zoo.loaded import LoadedModel
 
 
 def files_named(model: str) -> tuple[Path, ...]:

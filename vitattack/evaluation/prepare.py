@@ -25,7 +25,8 @@ from vitattack.models.digest import Fingerprint, fingerprint
 from vitattack.models.victim import Victim, as_victim
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
-from vitattack.models.zoo.load import LoadedModel, load_model
+from vitattack.models.zoo.load import load_model
+from vitattack.models.zoo.loaded import LoadedModel
 from vitattack.models.zoo.names import check_model_name
 from vitattack.records import stats
 from vitattack.records.job import Job

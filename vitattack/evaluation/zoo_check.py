@@ -21,7 +21,8 @@ from vitattack.models.weights.fetch import fetch_file
 from vitattack.models.zoo.catalogue import zoo_entry
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
 from vitattack.models.zoo.file_options import FileOptions
-from vitattack.models.zoo.load import LoadedModel, load_model
+from vitattack.models.zoo.load import load_model
+from vitattack.models.zoo.loaded import LoadedModel
 from vitattack.records import stats
 
 SHIPPED = {"cifar10": "cifar10-demo"}  # images that ship with the package, by data set

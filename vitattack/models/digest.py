@@ -50,6 +50,12 @@ UNTOLD = {
 ATOMS = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, PurePath)
 
 
+class Stated(nn.Module):
+    """A module whose function `identity` states, such as the hash of the program it was read from; nothing below is looked at."""
+
+    identity: str
+
+
 class Fingerprint(NamedTuple):
     """The digest of a model, and the places whose content has no digest: it may change without the digest changing."""
 
@@ -112,8 +118,13 @@ class _Hashing:
     def module(self, root: nn.Module) -> str:
         """Digest of a module and all it holds."""
         parts = list(_named_tensors(iter([*root.named_buffers(), *root.named_parameters()])))
+        stated = [f"{name}." if name else "" for name, part in root.named_modules() if isinstance(part, Stated)]
         for name, part in root.named_modules():
             where = name or type(part).__name__
+            if isinstance(part, Stated):
+                parts.append(f"{name}|{part.identity}".encode())
+            if any(f"{name}.".startswith(prefix) for prefix in stated):
+                continue
             parts.append(f"{name}|{self.value(type(part), where)}".encode())
             for key, value in sorted(vars(part).items()):
                 if key not in BOOKKEEPING:

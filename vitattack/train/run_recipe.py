@@ -18,7 +18,7 @@ from vitattack.evaluation.setup import Setup
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.base import Attackable
 from vitattack.models.flops import ShapesOnly
-from vitattack.models.zoo.load import input_size_of
+from vitattack.models.zoo.from_file import input_size_of
 from vitattack.train.augment.base import augmented
 from vitattack.train.data.batch import Batch, Stream, batch_rng, centre_crop
 from vitattack.train.data.stand_in_data import StandInData, stand_in_data

@@ -165,7 +165,7 @@ BROKEN = [
     lines(15, "- tiny-vit\n", "- timm:resnet50.a1_in1k\n", 8, "has 1000 classes, the data has 10"),
     lines(16, "- tiny-vit\n", "- tiny-vit-standard\n  - {model: tiny-vit, label: plain}\n", 10, "stands twice, first in line 9"),
     lines(17, "batch_size: 32", "batch_size: 0", 9, "batch_size is a whole number from 1 on, not 0"),
-    lines(18, "batch_size: 32", "batchsize: 32", 9, "did you mean batch_size?"),
+    lines(18, "batch_size: 32", "batchsize: 32", 9, "did you mean batch_size"),
     lines(19, "batch_size: 32", "arch: vit_tiny", 9, "describes a checkpoint file, 'tiny-vit-standard' is none"),
     lines(20, "- tiny-vit\n", "- mine.safetensors\n", 8, "'mine.safetensors' does not exist"),
     lines(21, "{label: theirs, published: true}", "{label: theirs}", 10, "a model needs its name"),

@@ -87,9 +87,9 @@ def test_corrupt_files_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=rf"'{name}' is not a readable") as caught:
             read_state(tmp_path / name)
         assert "\n" not in str(caught.value)
-    (tmp_path / "w.bin").write_bytes(b"")
+    (tmp_path / "w.dat").write_bytes(b"")
     with pytest.raises(UsageError, match="no checkpoint by its name"):
-        read_state(tmp_path / "w.bin")
+        read_state(tmp_path / "w.dat")
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     with pytest.raises(UsageError, match="holds a Tensor, not named tensors"):
         read_state(tmp_path / "tensor.pt")

@@ -65,7 +65,7 @@ def test_a_checkpoint_file_needs_its_architecture_and_normalisation(tmp_path: Pa
     for options, message in (
         (FileOptions(), "does not say its architecture: add --arch"),
         (FileOptions(arch="small:tiny_vit_32"), "does not say how it normalises: add --normalize"),
-        (FileOptions(arch="small:tiny_vit", normalize="none"), "did you mean tiny_vit_32"),
+        (FileOptions(arch="small:tiny_vit", normalize="none"), "did you mean small:tiny_vit_32"),
         (FileOptions(arch="vit_tinny_patch16_224", normalize="none"), "did you mean vit_tiny_patch16_224"),
         (FileOptions(arch="small:tiny_vit_32", normalize="none"), "does not fit the architecture"),
         (FileOptions(arch="small:tiny_vit_32", arch_kwargs={"heads": 1}, normalize="none"), "does not take these"),

@@ -14,10 +14,12 @@ from vitattack.bench.schema import Benchmark
 from vitattack.core import files
 from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError, WrongThreat
+from vitattack.core.words import printable
 from vitattack.data.request import PATH_KINDS
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
+from vitattack.models.zoo.names import runs_code
 
 COPIES = 2  # of fetched weights on disk for a moment: as downloaded, and converted
 RECORDS_BYTES = 10_000_000
@@ -41,6 +43,8 @@ def check_run(bench: Benchmark, cells: Sequence[Cell], options: BenchOptions) ->
         label = cell.label if model == cell.model else cell.attack_label
         try:
             check_weights(model, label)
+            if model == cell.model and runs_code(model, cell.options) and not options.unsafe_code:
+                raise UsageError(f"'{printable(model, 60)}' runs code: add --unsafe-code if you trust whoever wrote it")
         except UsageError as error:
             raise at(label, error) from error
     check_disk(cells, options.store)

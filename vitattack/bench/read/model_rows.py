@@ -19,12 +19,15 @@ from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
-from vitattack.models.zoo.names import check_model_name
+from vitattack.models.zoo.names import check_model_name, is_program, runs_code
 from vitattack.models.zoo.renamed import refuse_former_id
 from vitattack.text.yaml_lines import Item, checked, refuse_unknown
 
 # Options of a checkpoint file, as fields of FileOptions.
-OPTIONS = ("arch", "arch_kwargs", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like")
+OPTIONS = (
+    *("arch", "arch_kwargs", "num_classes", "normalize", "weights_key", "strip_prefix", "adapter", "like"),
+    *("model_from", "input_size"),
+)
 WILDCARDS = "*?["
 
 
@@ -60,8 +63,8 @@ def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData
     """Refuse an unknown model, options that do not belong to it, and a head for other classes than those of the data."""
     zoo = zoo_entries()
     checked(item, lambda: refuse_former_id(text, zoo))
-    if text.startswith(HF_PREFIXES) or names_a_folder(text):
-        checked(item, lambda: check_model_name(text, FileOptions(**options)))
+    if text.startswith(HF_PREFIXES) or names_a_folder(text) or runs_code(text, options):
+        checked(item, lambda: check_model_name(text, FileOptions(**options, unsafe_pickle=is_program(text))))
     elif text in zoo or text.startswith("timm:"):
         if options:
             item.refuse(f"{next(iter(options))} describes a checkpoint file, '{text}' is none: drop it")
@@ -69,7 +72,10 @@ def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData
         checked(item, lambda: _check_checkpoint(text, options))
     else:
         checked(
-            item, lambda: refuse_unknown("model", text, [*zoo, "timm:ARCH.TAG", "hf:OWNER/NAME", "FILE.safetensors"])
+            item,
+            lambda: refuse_unknown(
+                "model", text, [*zoo, "timm:ARCH.TAG", "hf:OWNER/NAME", "FILE.py:NAME", "FILE.safetensors"]
+            ),
         )
     entry = zoo.get(text) or zoo.get(str(options.get("like")))
     if entry is not None and not published and not data.suits(entry):

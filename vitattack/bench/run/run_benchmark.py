@@ -96,6 +96,7 @@ def _group_by_job(missing: dict[int, Cell], options: BenchOptions) -> list[_Grou
             device=options.device,
             data_dir=data_dir,
             fresh=options.fresh,
+            unsafe_code=options.unsafe_code,
         )
         checkpoint = sorted(cell.options.items())
         job = repr((cell.model, attack, cell.threat, cell.seed, cell.data, cell.settings, checkpoint))

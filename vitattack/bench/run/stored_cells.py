@@ -27,6 +27,7 @@ from vitattack.core.versions import other_versions
 from vitattack.data.request import read_request
 from vitattack.models.weights import cache
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.names import runs_code
 from vitattack.records.job import RECORDS
 from vitattack.records.run_index import code_state
 from vitattack.records.sealed import Damaged, opened_line, sealed_line
@@ -50,6 +51,8 @@ def fingerprint(cell: Cell, data_dir: str | None, device: str, states: DataState
     settings = cell.settings
     texts = (cell.data, settings.calibration or "")
     if any(path in text for path in PATHS for text in texts) or '"' in cell.attack or "'" in cell.attack:
+        return None
+    if runs_code(cell.model, cell.options):  # which may lie in any file
         return None
     weights = _weights(cell.model)
     known = {} if states is None else states

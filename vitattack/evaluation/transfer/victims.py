@@ -21,7 +21,8 @@ from vitattack.evaluation.setup import Setup
 from vitattack.models.digest import fingerprint
 from vitattack.models.victim import Victim, as_victim
 from vitattack.models.zoo.file_options import FileOptions
-from vitattack.models.zoo.load import LoadedModel, load_model
+from vitattack.models.zoo.load import load_model
+from vitattack.models.zoo.loaded import LoadedModel
 from vitattack.models.zoo.names import check_model_name, options_by_model
 from vitattack.threats.lp import LpBall
 

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.files import no_pipe
 from vitattack.core.words import printable
+from vitattack.models.weights.file_kind import looks_like
 from vitattack.models.weights.pace import PacedBody, PacedHTTP, PacedHTTPS, TooSlow
-from vitattack.models.weights.safe_load import looks_like
 from vitattack.models.weights.sources import LOOPBACK, safe_address
 from vitattack.models.weights.web_page import WebPage, drive_confirmation
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from vitattack.core import progress
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.words import printable
+from vitattack.models.weights.file_kind import looks_like
 
 FIX = "fetch it again, or check that it is the file you mean"
 ALLOWED = (argparse.Namespace,)  # training scripts store their arguments beside the weights
@@ -33,39 +34,6 @@ DANGEROUS = re.compile(
     r"(os|posix|nt|subprocess|sys|shutil|socket|runpy|importlib|pty|ctypes|webbrowser|code)\b"
     r"|(builtins|__builtin__) (eval|exec|compile|open|getattr|__import__|breakpoint)\b"
 )
-FIRST_BYTES = {
-    b"\x1f\x8b": "a gzip archive",
-    b"BZh": "a bzip2 archive",
-    b"\xfd7zXZ": "an xz archive",
-    b"7z\xbc\xaf": "a 7z archive",
-    b"Rar!": "a rar archive",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x89HDF": "an HDF5 file",
-    b"\x89PNG": "a picture",
-    b"PAR1": "a parquet file",
-    b"%PDF": "a PDF document",
-    b"version https://git-lfs": "a Git LFS pointer, not the file it points to",
-    b"{": "JSON text",
-}
-
-
-def looks_like(head: bytes) -> str:
-    """Return the kind of a file by its first bytes: `safetensors`, `zip`, `pickle`, or another in words."""
-    text = head[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script")):
-        return "a web page"
-    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40:
-        return "safetensors"
-    if head.startswith(b"PK\x03\x04"):
-        return "zip"
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return "pickle"
-    if head[257:262] == b"ustar":
-        return "a tar archive, which is not unpacked"
-    for start, kind in FIRST_BYTES.items():
-        if head.startswith(start):
-            return kind
-    return "no checkpoint by its first bytes" if head else "an empty file"
 
 
 class CouldRunCode(UsageError):

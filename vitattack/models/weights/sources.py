@@ -40,7 +40,17 @@ _PATTERNS = {
     "nextcloud": r"https?://[^\s?#]+/s/\w+(?:/[^\s?#]+)?",
     "file": r".+",
 }
-SUFFIXES = (".safetensors", ".pt", ".pth", ".pth.tar")  # of checkpoint files
+SUFFIXES = (
+    ".safetensors",
+    ".pt",
+    ".pth",
+    ".pth.tar",
+    ".ckpt",
+    ".bin",
+    ".pt2",
+    ".ts",
+    ".torchscript",
+)  # of checkpoint files
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

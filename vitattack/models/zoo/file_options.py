@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vitattack.core.errors import UsageError
+from vitattack.core.words import printable
+
+LARGEST_SIDE = 8192
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse 224 or 224x160 as height and width."""
+    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
+    sides = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not all(1 <= side <= LARGEST_SIDE for side in sides):
+        raise UsageError(f"input size '{printable(text, 40)}' is not understood: write 224, or HEIGHTxWIDTH as 224x160")
+    return sides
 
 
 @dataclass(frozen=True)
@@ -21,12 +34,19 @@ class FileOptions:
     adapter: str | None = None
     like: str | None = None  # a zoo entry that states all of the above
     unsafe_pickle: bool = False  # the only option that zoo entries take, too
+    model_from: str | None = None  # code that builds the model, in place of arch
+    input_size: str | None = None  # H or HxW, where the model does not state it
 
     @property
     def given(self) -> tuple[str, ...]:
         """The names of the options that differ from their defaults."""
         default = FileOptions()
         return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(default, f.name))
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """The height and width that the user states."""
+        return None if self.input_size is None else parse_size(str(self.input_size))
 
     def architecture_arguments(self) -> dict[str, Any]:
         """Return the arguments of the architecture, `num_classes` among them if it is given."""

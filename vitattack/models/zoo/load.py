@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable, without_secrets
 from vitattack.models.architectures.build import build_architecture
-from vitattack.models.flops import count_forward
 from vitattack.models.hugging_face.folder import ModelFolder, read_model_folder
 from vitattack.models.hugging_face.load import FolderOptions, load_folder
 from vitattack.models.hugging_face.repository import fetch_model
-from vitattack.models.normalise import Normaliser, parse_normaliser
+from vitattack.models.normalise import Normaliser
 from vitattack.models.timm_config import timm_transform
 from vitattack.models.victim import Victim, check_forward
 from vitattack.models.weights import hub
-from vitattack.models.weights.adapters import Target, adapt
 from vitattack.models.weights.fetch import fetch_state, weights_origin
 from vitattack.models.weights.sources import WeightSources
-from vitattack.models.weights.state_dict import load_strict, read_state
 from vitattack.models.zoo.catalogue import zoo_entry
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
-from vitattack.models.zoo.figures import figures_of
 from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.from_file import load_code, load_file, load_state
+from vitattack.models.zoo.loaded import LoadedModel
 from vitattack.models.zoo.names import ATTENTION, check_buildable, check_model_name
 
 # Where training scripts usually keep their tensors, for files of entries without declared weights.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
 PREFIXES = ("module.", "base_model.", "model.")
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A victim ready for attack, its zoo entry if it has one, and a record of its origin."""
-
-    victim: Victim
-    entry: ZooEntry | None
-    record: dict[str, Any]
-    labels: tuple[str, ...] | None = None  # names of its classes, by number
-    files: tuple[Path, ...] | None = None  # everything it was read from, where the record does not tell
-
-    @cached_property
-    def sized_record(self) -> dict[str, Any]:
-        """The record of a result; a model of unknown size is counted, which takes as long as some loads."""
-        if self.record["source"] == "module" or (self.entry and figures_of(self.entry)):
-            return self.record
-        record = {**self.record, "parameters": sum(p.numel() for p in self.victim.parameters())}
-        with suppress(Exception):  # not every model runs on shapes alone
-            record["flops"] = count_forward(self.victim)[0]
-        return record
 
 
 def load_model(text: str, device: torch.device, options: FileOptions = FileOptions()) -> LoadedModel:
@@ -71,8 +44,12 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
         loaded = _load_from_hub(text, options)
     elif kind == "folder":
         loaded = _load_folder(read_model_folder(Path(text)), text, options)
+    elif kind == "code":
+        loaded = load_code(text, options)
+    elif options.like is not None:
+        loaded = _load_like(Path(text), zoo_entry(options.like), options)
     else:
-        loaded = _load_file(Path(text), options)
+        loaded = load_file(Path(text), options)
     loaded.victim.to(device).float().eval()
     check_forward(loaded.victim)
     return loaded
@@ -84,7 +61,7 @@ def load_entry(entry: ZooEntry, *, unsafe_pickle: bool = False) -> LoadedModel:
     check_buildable(entry)
     state = fetch_state(weights, name=entry.id, unsafe=unsafe_pickle)
     victim = build_victim(entry)
-    _load_state(victim.model, state, entry.adapter, declared_normaliser(entry), entry.id)
+    load_state(victim.model, state, entry.adapter, declared_normaliser(entry), entry.id)
     record = {
         "source": "zoo",
         "arch": entry.arch,
@@ -115,13 +92,6 @@ def build_victim(entry: ZooEntry) -> Victim:
 def declared_normaliser(entry: ZooEntry) -> Normaliser | None:
     """Return the normalisation of an entry as mean and standard deviation."""
     return (tuple(entry.normalize["mean"]), tuple(entry.normalize["std"])) if entry.normalize else None
-
-
-def _load_state(
-    model: nn.Module, state: Mapping[str, Tensor], adapters: tuple[str, ...], normalize: Normaliser | None, name: str
-) -> None:
-    floats = {key: t.float() if t.is_floating_point() else t for key, t in state.items()}
-    load_strict(model, adapt(floats, Target(model, normalize), adapters), name)
 
 
 def _load_from_hub(text: str, options: FileOptions) -> LoadedModel:
@@ -185,55 +155,8 @@ def _load_from_timm(text: str) -> LoadedModel:
     )
 
 
-def _load_file(path: Path, options: FileOptions) -> LoadedModel:
-    if options.like is not None:
-        return _load_like(path, zoo_entry(options.like), options)
-    assert options.arch is not None and options.normalize is not None  # see check_checkpoint_file
-    normalize, kwargs = parse_normaliser(options.normalize), options.architecture_arguments()
-    state = read_state(
-        path,
-        weights_key=options.weights_key,
-        strip_prefix=options.strip_prefix,
-        unsafe=options.unsafe_pickle,
-    )
-    model = build_architecture(options.arch, kwargs)
-    _load_state(model, state, (options.adapter,) if options.adapter else (), normalize, path.name)
-    mean, std = normalize or (None, None)
-    victim = Victim(
-        model,
-        name=str(path),
-        num_classes=class_count(model, kwargs),
-        input_size=input_size_of(model, kwargs),
-        mean=mean,
-        std=std,
-    )
-    record = {
-        "source": "file",
-        "arch": options.arch,
-        "arch_kwargs": kwargs,
-        "adapter": options.adapter,
-        "normalize": options.normalize,
-    }
-    return LoadedModel(victim, None, record)
-
-
 def _load_like(path: Path, entry: ZooEntry, options: FileOptions) -> LoadedModel:
     """Read a file fetched by hand as an entry says; a sha256 of the entry must match."""
     weights = entry.weights or WeightSources((), weights_key=CONTAINERS, strip_prefix=PREFIXES)
     here = replace(weights, mirrors=(f"file:{path}",))
     return load_entry(replace(entry, id=str(path), weights=here), unsafe_pickle=options.unsafe_pickle)
-
-
-def class_count(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
-    """Return the number of classes of a model, by its own attribute or its arguments."""
-    classes = getattr(model, "num_classes", None) or kwargs.get("num_classes")
-    return int(classes) if classes else 1000
-
-
-def input_size_of(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
-    """Return the side of the images a model takes, by its own attributes or its arguments."""
-    embed = getattr(model, "patch_embed", None)
-    size = kwargs.get("img_size") or getattr(embed, "img_size", None)
-    if size is None:
-        size = getattr(model, "pretrained_cfg", {}).get("input_size", (3, 32, 32))[-1]
-    return int(size[0] if isinstance(size, tuple | list) else size)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import close_matches, did_you_mean
 from vitattack.core.words import names_a_file
+from vitattack.models.architectures.names import check_architecture
 from vitattack.models.hugging_face.folder import names_a_folder, read_model_folder, require_transformers
 from vitattack.models.hugging_face.repository import PREFIXES as HF_PREFIXES
 from vitattack.models.hugging_face.repository import repository
 from vitattack.models.normalise import NORMALISERS, parse_normaliser
+from vitattack.models.user_code import check_code, parse_code
+from vitattack.models.weights.file_kind import ELSEWHERE, PROGRAMS, FileKind, file_kind, refuse_other_frameworks
 from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.catalogue import zoo_entries, zoo_entry
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
-from vitattack.models.zoo.file_options import FileOptions
+from vitattack.models.zoo.file_options import FileOptions, parse_size
 from vitattack.models.zoo.renamed import refuse_former_id
 
-ModelKind = Literal["zoo", "timm", "hub", "folder", "file"]
+ModelKind = Literal["zoo", "timm", "hub", "folder", "code", "file"]
 ATTENTION = "attn_implementation"  # the one argument that a folder takes
 HUB_PREFIXES = ("timm:", *HF_PREFIXES)
 
@@ -51,7 +54,14 @@ def check_model_name(
         if read_model_folder(Path(text)).kind == "transformers":
             require_transformers(text)
         return "folder"
-    if text.endswith(SUFFIXES) or ("/" in text and text.partition("/")[0] not in _shelves(known)) or names_a_file(text):
+    if parse_code(text) is not None and not names_a_file(text):
+        _check_code(text, options)
+        return "code"
+    if (
+        text.endswith((*SUFFIXES, *ELSEWHERE))
+        or ("/" in text and text.partition("/")[0] not in _shelves(known))
+        or names_a_file(text)
+    ):
         check_checkpoint_file(Path(text), options)
         return "file"
     raise UsageError(_unknown_model(text, known, list(attacks or ())))
@@ -60,7 +70,7 @@ def check_model_name(
 def looks_like_model(text: str) -> bool:
     """Whether a text can only be meant as the name of a model: an entry of the zoo, a name of a hub, a folder or a file."""
     named = text.startswith(HUB_PREFIXES) or text.endswith(SUFFIXES) or names_a_file(text) or names_a_folder(text)
-    return named or text in zoo_entries()
+    return named or text in zoo_entries() or parse_code(text) is not None
 
 
 def refuse_misspelt_model(text: str, attacks: Iterable[str]) -> None:
@@ -75,6 +85,10 @@ def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, F
     """The file options that concern each of several models: all for checkpoint files, only trust for zoo entries."""
     known = zoo_entries()
     files = [text for text in models if not (text in known or text.startswith(HUB_PREFIXES) or names_a_folder(text))]
+    if options.model_from is not None and len(files) > 1:
+        raise UsageError(
+            "--model-from is for one checkpoint file, and several are named: name FILE.py:NAME in their place"
+        )
     trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
     if not files and options != trust:
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
@@ -91,6 +105,11 @@ def check_checkpoint_file(path: Path, options: FileOptions) -> None:
     """Raise a UsageError if the file does not exist or the options do not say how to read it."""
     if not names_a_file(str(path)):
         raise UsageError(f"weights file '{str(path)[:80]}' does not exist: check the path, or name a model of the zoo")
+    refuse_other_frameworks(path)
+    kind = file_kind(path)
+    if kind.kind in PROGRAMS:
+        _check_program(path, kind, options)
+        return
     if options.like is not None:
         check_buildable(zoo_entry(options.like))
         if options != FileOptions(like=options.like, unsafe_pickle=options.unsafe_pickle):
@@ -98,13 +117,72 @@ def check_checkpoint_file(path: Path, options: FileOptions) -> None:
                 f"--like {options.like} says all there is to say about '{path.name}': drop the other options"
             )
         return
-    if options.arch is None:
-        raise UsageError(f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224")
+    if options.model_from is not None:
+        check_code(options.model_from)
+        if options.arch is not None:
+            raise UsageError("--model-from and --arch both name the architecture: give one of them")
+    elif options.arch is None:
+        raise UsageError(
+            f"'{path.name}' does not say its architecture: add --arch, such as vit_small_patch16_224, "
+            "or --model-from FILE.py:make_model for a class of your own"
+        )
+    else:
+        check_architecture(options.arch)
+    check_normaliser(path.name, options)
+    options.architecture_arguments()
+
+
+def is_program(text: str) -> bool:
+    """Whether a model is a file that runs code when it is read."""
+    return names_a_file(text) and file_kind(Path(text)).kind in PROGRAMS
+
+
+def runs_code(text: str, options: Mapping[str, object]) -> bool:
+    """Whether loading a model runs code that its text or its options name."""
+    return "model_from" in options or (parse_code(text) is not None and not names_a_file(text)) or is_program(text)
+
+
+def check_normaliser(name: str, options: FileOptions) -> None:
+    """Raise a UsageError unless the options say how a model normalises, and a size that can be read."""
     if options.normalize is None:
         choices = f"{'|'.join(NORMALISERS)} or MEAN,MEAN,MEAN/STD,STD,STD"
-        raise UsageError(f"'{path.name}' does not say how it normalises: add --normalize {choices}")
+        raise UsageError(f"'{name}' does not say how it normalises: add --normalize {choices}")
     parse_normaliser(options.normalize)
+    if options.input_size is not None:
+        parse_size(str(options.input_size))
+
+
+def _check_code(text: str, options: FileOptions) -> None:
+    """Refuse code that is not there, and options of checkpoint files."""
+    _refuse_options(text, options, taken=("normalize", "arch_kwargs", "num_classes", "input_size"))
+    check_code(text)
+    if options.normalize is None:
+        raise UsageError(
+            f"'{text}' does not say how it normalises: add --normalize none if the model does that itself, "
+            f"else {'|'.join(name for name in NORMALISERS if name != 'none')} or MEAN,MEAN,MEAN/STD,STD,STD"
+        )
+    check_normaliser(text, options)
     options.architecture_arguments()
+
+
+def _check_program(path: Path, kind: FileKind, options: FileOptions) -> None:
+    """Refuse a file that runs code when it is read unless the user trusts it, and options that describe tensors."""
+    fix = (
+        "save model.state_dict() instead"
+        if kind.kind == "module"
+        else "save the state dict of the model it was made from"
+    )
+    if not options.unsafe_pickle:
+        raise UsageError(
+            f"'{path.name}' is {kind.words}, not weights, and reading it could run code: {fix}; "
+            "--unsafe-pickle loads it if you trust whoever made it"
+        )
+    given = [name for name in options.given if name not in ("unsafe_pickle", "normalize", "input_size")]
+    if given:
+        raise UsageError(
+            f"'{path.name}' is {kind.words}, which holds its architecture: drop --{given[0].replace('_', '-')}"
+        )
+    check_normaliser(path.name, options)
 
 
 def _check_folder_options(text: str, options: FileOptions) -> None:
@@ -130,7 +208,7 @@ def _unknown_model(text: str, known: Iterable[str], attacks: list[str]) -> str:
     """Word the error for an unknown name; models and attacks stand side by side on a command line."""
     if text in attacks:
         return f"'{text}' is an attack: name the model first, as in vitattack eval tiny-vit {text}"
-    models = [*known, "timm:ARCH.TAG", "hf:OWNER/NAME", "FOLDER", "FILE.safetensors"]
+    models = [*known, "timm:ARCH.TAG", "hf:OWNER/NAME", "FOLDER", "FILE.py:NAME", "FILE.safetensors"]
     if not close_matches(text, models) and close_matches(text, attacks):
         return did_you_mean("model or attack", text, attacks)
     return did_you_mean("model", text, models)

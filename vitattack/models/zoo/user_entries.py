@@ -108,7 +108,7 @@ def _item(name: str, source: sources.Source, options: FileOptions, about: About)
     import torch  # not before everything else is checked
 
     from vitattack.models.architectures.build import build_architecture
-    from vitattack.models.zoo.load import class_count, input_size_of
+    from vitattack.models.zoo.from_file import class_count, input_size_of
 
     assert options.arch is not None and options.normalize is not None
     kwargs = options.architecture_arguments()

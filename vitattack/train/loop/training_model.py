@@ -15,7 +15,7 @@ from vitattack.core.errors import UsageError
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.normalise import parse_normaliser
 from vitattack.models.victim import Victim, check_forward
-from vitattack.models.zoo.load import input_size_of
+from vitattack.models.zoo.from_file import input_size_of
 from vitattack.train.loop.initial_weights import load_initial_weights
 from vitattack.train.recipe import Recipe
 
