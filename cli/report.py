@@ -17,7 +17,7 @@ Examples:
   vitattack report                                     the store runs, into report.html
   vitattack report runs other/runs -o all.html         two stores on one page
   vitattack report 239a1e56 last -o two.html           two runs by key, as vitattack runs lists them
-  vitattack report runs softmax.json transfer.json     with what diagnose-softmax and transfer wrote with --json
+  vitattack report runs softmax.json check.json        with what diagnose-softmax, check, transfer and bench wrote with --json
   vitattack report runs --classes names.txt            class names, one a line
 \b
 The page is one file that needs no network. A link to one image: report.html#image=417.

@@ -36,11 +36,25 @@ def test_runs_on_the_same_images_are_rows_with_their_worst_case(tmp_path: Path) 
     assert (first.n, second.n, len(second.runs)) == (4, 2, 1)
 
 
+def test_models_that_see_the_same_rows_in_another_preparation_share_a_set(tmp_path: Path) -> None:
+    def protocol(transform: str, rows: str = "r") -> dict[str, object]:
+        return {"protocol": {"rows_sha256": rows, "transform": transform}}
+
+    store_run(tmp_path, job("small", pixels="a"), FOUR, provenance=protocol("crop224"))
+    store_run(tmp_path, job("large", pixels="b"), FOUR, provenance=protocol("crop384"))
+    store_run(tmp_path, job("other files", pixels="c"), FOUR, provenance=protocol("crop224"))
+    store_run(tmp_path, job("other rows", pixels="d"), FOUR, provenance=protocol("crop448", "s"))
+    sets = [{run.job.model for run in images.runs} for images in read_overview([tmp_path]).sets]
+    assert len(sets) == 3
+    assert {"other rows"} in sets
+    assert any("large" in models and len(models) == 2 for models in sets)
+
+
 def test_candidates_of_another_model_count_in_the_worst_case(tmp_path: Path) -> None:
     store_run(tmp_path, job(), [record(0), record(1)])
     store_run(
         tmp_path,
-        job(attack='transfer("a", pgd)', weights="w" * 64 + " of the source"),
+        job(attack='transfer("a", pgd)', weights="w" * 64 + " of the source", pixels="p" * 64 + " others"),
         [record(0, "fooled"), record(1)],
     )
     (row,) = read_overview([tmp_path]).rows

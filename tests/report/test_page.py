@@ -23,6 +23,7 @@ from vitattack.core.table import Table
 from vitattack.records.batch import Batch
 from vitattack.records.report_section import Section
 from vitattack.records.saved_examples import write_examples
+from vitattack.report.overview.attachments import read_attachments
 from vitattack.report.overview.read import read_overview
 from vitattack.report.page.document import page
 from vitattack.report.page.html import element, escaped, together
@@ -156,6 +157,30 @@ def test_the_verdict_names_number_interval_cost_and_doubts(tmp_path: Path) -> No
     assert "1 reason to doubt this numbera doubt" in text
 
 
+def test_a_check_stands_beside_the_number_that_it_is_about(tmp_path: Path) -> None:
+    store_run(tmp_path, job(), [record(0)])
+    item = {"name": "saturation", "asks": "Does it?", "figure": "2 %", "passed": False, "decisive": True}
+    found = {"attack": "auto", "found": 7}
+    content = {
+        "model": "tiny-vit",
+        "threat": "linf:8/255",
+        "data": "cifar10-demo[:10]",
+        "verdict": "upper bound",
+        "reasons": ["a <reason>"],
+        "checks": [item],
+        "certificate": {"says_nothing": "", "tested": 8, "found": [found]},
+    }
+    file = tmp_path / "check.json"
+    file.write_text(json.dumps(content))
+    parsed = Parsed(page(read_overview([tmp_path]), read_attachments([file])))
+    assert "Certificate: of the examples planted in this model auto finds 7 of 8" in parsed.text
+    assert "Checked: upper bound; a <reason>" in parsed.text
+    assert "FAIL" in parsed.text
+    file.write_text(json.dumps({**content, "threat": "linf:4/255"}))
+    other = Parsed(page(read_overview([tmp_path]), read_attachments([file])))
+    assert "Certificate:" not in other.text
+
+
 def test_the_leaderboard_has_the_worst_case_and_every_attack(tmp_path: Path) -> None:
     store_run(tmp_path, job(attack="pgd"), [record(0, "fooled"), record(1)])
     store_run(tmp_path, job(attack="fgsm"), [record(0), record(1, "fooled")])
@@ -244,7 +269,7 @@ def test_the_command_writes_the_file_and_says_so(tmp_path: Path) -> None:
         (("missing/",), "'missing' is no folder: name one that eval --out wrote"),
         (("missing",), "'runs' holds no run: name another store with --out"),
         (("--out", "missing"), "'missing' is no folder"),
-        (("notes.txt",), "'notes.txt' is not what diagnose-softmax, transfer or bench write with --json"),
+        (("notes.txt",), "'notes.txt' is not what check, diagnose-softmax, transfer or bench write with --json"),
         (("runs", "--classes", "missing"), "cannot read class names from 'missing'"),
         (("runs", "-o", "missing/out.html"), "cannot write"),
         (("runs", "--images", "-1"), "--images"),

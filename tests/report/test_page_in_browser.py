@@ -97,14 +97,14 @@ def test_the_leaderboard_sorts_and_filters(chromium: Any, report: Path) -> None:
     opened = Opened(chromium, report)
     assert len(shown(opened, 1)) == 5
     opened.page.get_by_role("button", name="Robust %").click()
-    values = [float(text) for text in shown(opened, 6)]
+    values = [float(text) for text in shown(opened, 7)]
     assert values == sorted(values, reverse=True)
     opened.page.get_by_role("button", name="Robust %").click()
-    assert [float(text) for text in shown(opened, 6)] == sorted(values)
+    assert [float(text) for text in shown(opened, 7)] == sorted(values)
     opened.page.get_by_role("button", name="Every attack").click()
     assert len(shown(opened, 1)) == 9
     opened.page.get_by_label("Filter").fill("second auto")
-    assert shown(opened, 4) == ["auto"]
+    assert shown(opened, 5) == ["auto"]
     opened.page.get_by_label("Filter").fill("")
     opened.page.get_by_label("Threat").select_option("linf:4/255")
     assert set(shown(opened, 2)) == {"linf:4/255"}

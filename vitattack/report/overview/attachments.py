@@ -1,4 +1,4 @@
-"""Files that other commands wrote with --json, shown beside the runs: diagnoses, transfer matrices, benchmarks."""
+"""Files that other commands wrote with --json, shown beside the runs: diagnoses, transfer matrices, benchmarks, checks."""
 
 from __future__ import annotations
 
@@ -55,12 +55,26 @@ class ComparedCell:
 
 
 @dataclass(frozen=True)
+class CheckOutcome:
+    """What `check --json` found about the number of a model: each check, and whether planted examples were found."""
+
+    model: str
+    threat: str
+    data: str
+    verdict: str
+    reasons: tuple[str, ...]
+    certificate: str
+    items: tuple[tuple[str, str, str, str], ...]  # name, question, figure, and pass, look or FAIL
+
+
+@dataclass(frozen=True)
 class Attachments:
     """The content of all files."""
 
     diagnoses: tuple[SoftmaxDiagnosis, ...] = ()
     transfers: tuple[tuple[str, TransferMap], ...] = ()  # with the text of the images
     compared: tuple[ComparedCell, ...] = ()
+    checks: tuple[CheckOutcome, ...] = ()
 
     @property
     def edges(self) -> list[float]:
@@ -70,12 +84,13 @@ class Attachments:
 
 
 def read_attachments(paths: Iterable[Path]) -> Attachments:
-    """Read files of any of the three kinds; raises UsageError for others."""
+    """Read files of any of the four kinds; raises UsageError for others."""
     found = [_read(path) for path in paths]
     return Attachments(
         tuple(chain.from_iterable(each.diagnoses for each in found)),
         tuple(chain.from_iterable(each.transfers for each in found)),
         tuple(chain.from_iterable(each.compared for each in found)),
+        tuple(chain.from_iterable(each.checks for each in found)),
     )
 
 
@@ -86,6 +101,8 @@ def _read(path: Path) -> Attachments:
         content = json.loads(no_pipe(path).read_text())
         if "layers" in content:
             return Attachments(diagnoses=(_diagnosis(content),))
+        if "certificate" in content:
+            return Attachments(checks=(_check(content),))
         if "sources" in content:
             return Attachments(transfers=((str(content["data"]), _transfer(content)),))
         if "worst_case" in content and "cells" in content:
@@ -97,7 +114,8 @@ def _read(path: Path) -> Attachments:
         ) from error
     except (*WRONG, RecursionError) as error:
         raise UsageError(
-            f"'{path}' is not what diagnose-softmax, transfer or bench write with --json: name such a file, a store or a run"
+            f"'{path}' is not what check, diagnose-softmax, transfer or bench write with --json: "
+            "name such a file, a store or a run"
         ) from error
 
 
@@ -141,3 +159,23 @@ def _compared(content: Mapping[str, Any]) -> Iterable[ComparedCell]:
                 Gap(float(cell["difference"]), low, high),
                 bool(cell["inside"]),
             )
+
+
+def _check(content: Mapping[str, Any]) -> CheckOutcome:
+    certificate, items = content["certificate"], []
+    for item in content["checks"]:
+        passed = item["passed"]
+        word = "does not apply" if passed is None else "pass" if passed else "FAIL" if item["decisive"] else "look"
+        items.append((str(item["name"]), str(item["asks"]), str(item["figure"]), word))
+    shares = [f"{each['attack']} finds {each['found']} of {certificate['tested']}" for each in certificate["found"]]
+    none = certificate["says_nothing"]
+    model, threat, data, verdict = (str(content[name]) for name in ("model", "threat", "data", "verdict"))
+    return CheckOutcome(
+        model,
+        threat,
+        data,
+        verdict,
+        reasons=tuple(map(str, content["reasons"])),
+        certificate=f"none, since {none}" if none else f"of the examples planted in this model {', '.join(shares)}",
+        items=tuple(items),
+    )

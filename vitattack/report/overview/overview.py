@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,10 +83,13 @@ class Overview:
     @cached_property
     def sets(self) -> tuple[ImageSet, ...]:
         """The sets of images, that with the most runs first."""
-        by_images: dict[tuple[str, bytes], list[ShownRun]] = {}
+        groups: list[_Group] = []
         for run in self.runs:
-            by_images.setdefault((run.job.pixels, run.samples.index.tobytes()), []).append(run)
-        sets = [ImageSet(runs[0].job.data, _in_order(runs)) for runs in by_images.values()]
+            group = next((group for group in groups if group.fits(run)), None)
+            if group is None:
+                groups.append(group := _Group(run))
+            group.add(run)
+        sets = [ImageSet(group.runs[0].job.data, _in_order(group.runs)) for group in groups]
         return tuple(sorted(sets, key=lambda images: -len(images.runs)))
 
     @property
@@ -93,6 +97,49 @@ class Overview:
         return tuple(row for images in self.sets for row in images.rows)
 
 
+class _Group:
+    """Runs on the same images: equal pixels, or the same rows of a data set in another preparation, as for larger models."""
+
+    def __init__(self, first: ShownRun) -> None:
+        self.samples = _samples(first)
+        self.runs: list[ShownRun] = []
+        self._pixels: set[str] = set()
+        self._prepared: set[str] = set()
+        self._rows = _prepared(first)[0]
+
+    def fits(self, run: ShownRun) -> bool:
+        rows, transform = _prepared(run)
+        other = bool(rows[1] and transform) and rows == self._rows and transform not in self._prepared
+        return self.samples == _samples(run) and (_pixels(run) in self._pixels or other)
+
+    def add(self, run: ShownRun) -> None:
+        self.runs.append(run)
+        self._pixels.add(_pixels(run))
+        self._prepared.add(_prepared(run)[1])
+
+
+def _samples(run: ShownRun) -> tuple[bytes, bytes]:
+    return run.samples.index.tobytes(), run.samples.label.tobytes()
+
+
+def _pixels(run: ShownRun) -> str:
+    return run.job.pixels.partition(" ")[0]  # without those that candidates of another model came from
+
+
+def _prepared(run: ShownRun) -> tuple[tuple[str, str], str]:
+    """The rows of the data set, and how their images were prepared; empty texts where that is not stored."""
+    protocol = run.provenance.get("protocol")
+    facts = protocol if isinstance(protocol, dict) else {}
+    return (run.job.data, str(facts.get("rows_sha256") or "")), str(facts.get("transform") or "")
+
+
 def _in_order(runs: Sequence[ShownRun]) -> tuple[ShownRun, ...]:
     """The runs by model, threat and falling accuracy, whatever the names of their folders."""
-    return tuple(sorted(runs, key=lambda run: (run.job.model, run.job.threat, -run.robust.accuracy, run.job.attack)))
+    return tuple(
+        sorted(runs, key=lambda run: (run.job.model, _natural(run.job.threat), -run.robust.accuracy, run.job.attack))
+    )
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """A key by which 2/255 comes before 16/255."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", text)]

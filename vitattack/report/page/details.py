@@ -9,7 +9,7 @@ from typing import Any
 from vitattack.core.percent import span
 from vitattack.core.table import Table
 from vitattack.records.stored_runs import StoredRun
-from vitattack.report.overview.attachments import ComparedCell
+from vitattack.report.overview.attachments import CheckOutcome, ComparedCell
 from vitattack.report.overview.command import command_of
 from vitattack.report.overview.overview import Overview
 from vitattack.report.overview.run import ShownRun
@@ -69,6 +69,19 @@ def compared(cells: Sequence[ComparedCell]) -> Markup | None:
         element("div", content, class_="scroll", tabindex=0, role="region", aria_label="Against published numbers"),
         id="published",
     )
+
+
+def checks(outcomes: Sequence[CheckOutcome]) -> Markup | None:
+    """Every check of a number, with its figure, and what it asks."""
+    if not outcomes:
+        return None
+    parts = []
+    for outcome in outcomes:
+        title = f"{outcome.model} under {outcome.threat}, {outcome.data}: {outcome.verdict}"
+        rows = [(name, figure, word, asks) for name, asks, figure, word in outcome.items]
+        notes = (*outcome.reasons, f"certificate: {outcome.certificate}")
+        parts.append(table(Table(title, ("check", "figure", "", "question"), rows, notes, left=4), "check"))
+    return element("section", element("h2", "Checks"), *parts, id="checks")
 
 
 def run_details(overview: Overview) -> Markup:

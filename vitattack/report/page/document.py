@@ -85,7 +85,9 @@ def _main(overview: Overview, attachments: Attachments, *, has_figures: bool) ->
         sections = [empty, details.unfinished(overview.unfinished)]
     else:
         sections = [
-            element("section", element("h2", "Verdict"), leaderboard.verdicts(overview), id="verdict"),
+            element(
+                "section", element("h2", "Verdict"), leaderboard.verdicts(overview, attachments.checks), id="verdict"
+            ),
             details.unfinished(overview.unfinished),
             element(
                 "section",
@@ -102,7 +104,7 @@ def _main(overview: Overview, attachments: Attachments, *, has_figures: bool) ->
                 id="leaderboard",
             ),
         ]
-    sections.append(details.compared(attachments.compared))
+    sections += [details.compared(attachments.compared), details.checks(attachments.checks)]
     if overview.runs:
         sections.append(_filled_by_script("compare", "Compare, image by image"))
     if has_figures:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from vitattack.core.percent import percent, span
 from vitattack.records.stats import Accuracy
+from vitattack.report.overview.attachments import CheckOutcome
 from vitattack.report.overview.overview import ImageSet, Overview, Row
 from vitattack.report.overview.published import ModelFacts, Published, model_facts
 from vitattack.report.overview.run import ShownRun
@@ -13,36 +14,38 @@ from vitattack.report.page.html import Markup, element, name_of, together
 
 MOST_VERDICTS = 6
 BAR = 120  # width of a drawn interval
-COLUMNS = (
-    ("Model", "text"),
-    ("Threat", "text"),
-    ("Images", "text"),
-    ("Attack", "text"),
-    ("Clean %", "number"),
-    ("Robust %", "number"),
-    ("95 %", "number"),
-    ("0 to 100 %", ""),
-    ("Passes", "number"),
-    ("Seconds", "number"),
-    ("M param.", "number"),
-    ("Published %", "number"),
-    ("Gap", "number"),
-    ("Doubts", "number"),
+COLUMNS = (  # name, how it sorts, and when the script hides it
+    ("Model", "text", ""),
+    ("Threat", "text", ""),
+    ("Images", "text", "same"),
+    ("n", "number", ""),
+    ("Attack", "text", ""),
+    ("Clean %", "number", ""),
+    ("Robust %", "number", ""),
+    ("95 %", "number", ""),
+    ("0 to 100 %", "", ""),
+    ("Passes", "number", ""),
+    ("Seconds", "number", ""),
+    ("M param.", "number", "empty"),
+    ("Published %", "number", "empty"),
+    ("Gap", "number", "empty"),
+    ("Doubts", "number", "empty"),
 )
+LONG = 32  # characters of a name that may be broken
 
 
-def verdicts(overview: Overview) -> Markup:
+def verdicts(overview: Overview, checks: Sequence[CheckOutcome] = ()) -> Markup:
     """The first thing on the page: what was found, how surely, at what cost, and why one might doubt it."""
     rows = [(images, row) for images in overview.sets for row in images.rows]
     rows.sort(key=lambda pair: (-len(pair[1].runs), -pair[0].n))  # what was attacked most comes first
-    cards = [_verdict(images, row) for images, row in rows[:MOST_VERDICTS]]
+    cards = [_verdict(images, row, checks) for images, row in rows[:MOST_VERDICTS]]
     columns = 2 if len(cards) in (2, 4) else min(3, len(cards))
     more = len(rows) - len(cards)
     rest = element("p", f"{more} more in the leaderboard.", class_="muted") if more else None
     return together([element("div", *cards, class_=f"verdicts verdicts-{columns}"), rest])
 
 
-def _verdict(images: ImageSet, row: Row) -> Markup:
+def _verdict(images: ImageSet, row: Row, checks: Sequence[CheckOutcome]) -> Markup:
     worst = row.worst
     attacks = row.runs[0].attack if len(row.runs) == 1 else f"the worst case of {len(row.runs)} attacks"
     found = element(
@@ -70,8 +73,22 @@ def _verdict(images: ImageSet, row: Row) -> Markup:
         _interval(worst, row.clean, 320),
         found,
         cost,
+        *(
+            _checked(each)
+            for each in checks
+            if (each.model, each.threat, each.data) == (row.model, row.threat, images.data)
+        ),
         _doubts(row.doubts),
         class_="card verdict",
+    )
+
+
+def _checked(check: CheckOutcome) -> Markup:
+    return together(
+        [
+            element("p", element("b", "Certificate: "), check.certificate),
+            element("p", element("b", "Checked: "), check.verdict, "; ", "; ".join(check.reasons)),
+        ]
     )
 
 
@@ -86,8 +103,14 @@ def _doubts(doubts: Sequence[str]) -> Markup:
 def leaderboard(overview: Overview) -> Markup:
     """A row for the worst case of every model and threat, and one for each attack of it."""
     heads = [
-        element("th", element("button", name, type="button") if kind else name, scope="col", data_kind=kind or None)
-        for name, kind in COLUMNS
+        element(
+            "th",
+            element("button", name, type="button") if kind else name,
+            scope="col",
+            data_kind=kind or None,
+            data_hide=hide or None,
+        )
+        for name, kind, hide in COLUMNS
     ]
     rows = [line for images in overview.sets for row in images.rows for line in _lines(images, row)]
     return element(
@@ -125,10 +148,11 @@ def _line(
     alone = run is None
     published = facts.robust if alone else None
     cells = [
-        element("th", name_of(row.model), scope="row", data_v=row.model),
-        element("td", name_of(row.threat), data_v=row.threat),
-        element("td", name_of(images.data), f" ({images.n:,})", data_v=images.data),
-        element("td", name_of(attack), data_v=attack, title=run.job.attack if run else None),
+        element("th", name_of(row.model), scope="row", data_v=row.model, class_=_width(row.model)),
+        element("td", name_of(row.threat), data_v=row.threat, class_=_width(row.threat)),
+        element("td", name_of(images.data), data_v=images.data, class_=_width(images.data)),
+        _number(f"{images.n:,}", images.n),
+        element("td", name_of(attack), data_v=attack, class_=_width(attack), title=run.job.attack if run else None),
         _number(f"{100 * row.clean.accuracy:.1f}", row.clean.accuracy),
         element("td", element("b", f"{100 * robust.accuracy:.1f}"), class_="number", data_v=robust.accuracy),
         _number(span(robust.low, robust.high), robust.low),
@@ -141,6 +165,10 @@ def _line(
         _number(str(len(doubts)), len(doubts), "doubted" if doubts else "") if doubts else _nothing(),
     ]
     return element("tr", *cells, class_=kind)
+
+
+def _width(text: str) -> str:
+    return "long" if len(text) > LONG else "short"
 
 
 def _number(text: str, value: float, class_: str = "") -> Markup:

@@ -4,6 +4,7 @@ function board() {
   if (!table) return;
   const body = table.tBodies[0];
   const rows = [...body.rows];
+  const heads = [...table.tHead.rows[0].cells];
   const several = rows.some((row) => row.className === 'worst');
   const state = { text: '', threat: '', view: several ? 'worst' : 'all' };
   const total = h('span', { class: 'count', role: 'status' });
@@ -13,7 +14,7 @@ function board() {
     if (state.view === 'worst' && kind === 'attack') return false;
     if (state.view === 'attacks' && kind === 'worst') return false;
     if (state.threat && row.cells[1].dataset.v !== state.threat) return false;
-    const words = [0, 1, 2, 3].map((at) => row.cells[at].dataset.v).join(' ').toLowerCase();
+    const words = [0, 1, 2, 4].map((at) => row.cells[at].dataset.v).join(' ').toLowerCase();
     return state.text.toLowerCase().split(/\s+/).every((word) => words.includes(word));
   };
   const show = () => {
@@ -28,11 +29,11 @@ function board() {
     const text = row.cells[at].dataset.v;
     return text === undefined ? null : Number.isNaN(Number(text)) || text === '' ? text : Number(text);
   };
-  sortable([...table.tHead.rows[0].cells], (at, order) => {
+  sortable(heads, (at, order) => {
     rows.sort((one, two) => {
       const [a, b] = [value(one, at), value(two, at)];
       if (a === null || b === null) return (a === null) - (b === null); // what is missing comes last
-      return order * (typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b)));
+      return order * (typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', { numeric: true }));
     });
     body.append(...rows);
   });
@@ -50,11 +51,15 @@ function board() {
   }, text));
   byId('board-tools').append(
     labelled('Filter', search),
-    threats.length > 1 ? threat.field : null ?? '',
+    threats.length > 1 ? threat.field : '',
     several ? h('div', { class: 'group', role: 'group', 'aria-label': 'Rows' }, buttons) : '',
     total,
   );
-  const narrow = [2, 10, 11, 12, 13].filter((at) => !rows.some((row) => at === 2 ? row.cells[2].dataset.v !== rows[0].cells[2].dataset.v : row.cells[at].dataset.v !== undefined));
-  for (const row of [table.tHead.rows[0], ...rows]) narrow.forEach((at) => { row.cells[at].hidden = true; });
+  // A column that says the same of every row, or nothing, is left out.
+  heads.forEach((head, at) => {
+    const values = new Set(rows.map((row) => row.cells[at].dataset.v));
+    const idle = { same: values.size < 2, empty: values.size === 1 && values.has(undefined) }[head.dataset.hide];
+    if (idle) for (const row of [table.tHead.rows[0], ...rows]) row.cells[at].hidden = true;
+  });
   show();
 }

@@ -49,12 +49,26 @@ const isRobust = (side, at) => side.runs.every((run) => samplesOf(run).status[at
 // The run that shows best what happened to an image: the first that fooled it, else the first.
 const teller = (side, at) => side.runs.find((run) => samplesOf(run).status[at] === FOOLED) ?? side.runs[0];
 
+// What to compare at first: the worst cases of two models under one threat, or else the two strongest attacks on one model.
+function firstPair(images) {
+  const all = sides(images);
+  const place = (row) => all.findIndex((side) => side.key === (row.runs.length > 1 ? 'worst:' : '') + images.runs[row.runs[0]].key);
+  for (const row of images.rows) {
+    const other = images.rows.find((each) => each !== row && each.threat === row.threat);
+    if (other) return [place(row), place(other)];
+  }
+  const most = images.rows.reduce((best, row) => (row.runs.length > best.runs.length ? row : best));
+  const strongest = [...most.runs].sort((a, b) => images.runs[a].robust[0] - images.runs[b].robust[0]);
+  return strongest.length > 1 ? [strongest[1], strongest[0]] : [0, Math.min(1, all.length - 1)];
+}
+
 let compareRuns = () => {};
 
 function compareSection() {
   const section = byId('compare');
   if (!section) return;
-  const state = { set: 0, one: 0, two: 1, show: 'flipped' };
+  const state = { set: 0, show: 'flipped' };
+  const choose = (set) => { state.set = set; [state.one, state.two] = firstPair(content.sets[set]); };
   const facts = h('div', { class: 'facts' });
   const heads = [['Image', 'number'], ['Class', 'text'], ['Reference', 'text'], ['predicts', 'text'], ['Other', 'text'], ['predicts', 'text']].map(([text, kind]) => h('th', { scope: 'col', 'data-kind': kind }, text));
   const list = growingTable('Images compared', heads);
@@ -95,9 +109,8 @@ function compareSection() {
 
   function fill() {
     const all = sides(content.sets[state.set]);
-    state.two = Math.min(state.two, all.length - 1);
     const options = all.map((side, at) => [at, side.text]);
-    const sets = choice('Images', content.sets.map((each, at) => [at, `${each.data} (${count(each.n)})`]), (value) => { Object.assign(state, { set: Number(value), one: 0, two: 1 }); fill(); });
+    const sets = choice('Images', content.sets.map((each, at) => [at, `${each.data} (${count(each.n)})`]), (value) => { choose(Number(value)); fill(); });
     const one = choice('Reference', options, (value) => { state.one = Number(value); show(); });
     const two = choice('Other', options, (value) => { state.two = Number(value); show(); });
     const which = choice('Show', [['flipped', 'flipped'], ['first', 'only the reference withstands'], ['second', 'only the other withstands'], ['all', 'all, flipped first']], (value) => { state.show = value; show(); });
@@ -120,5 +133,6 @@ function compareSection() {
     });
   };
   section.querySelector('.filled').replaceChildren(tools, facts, list.box);
+  choose(0);
   fill();
 }
