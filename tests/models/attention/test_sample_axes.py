@@ -77,6 +77,47 @@ def test_the_scale_of_an_image_changes_that_image_alone(layout: str, fused: bool
             assert torch.allclose(scaled[changed], one, atol=1e-5)
 
 
+@pytest.mark.parametrize("images", [1, HEADS, 3])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_scale_of_a_head_changes_that_head_alone(layout: str, fused: bool, images: int) -> None:
+    model, changed, x = victim(layout, fused), victim(layout, fused), toy_pictures(images)
+    scales = torch.tensor([[0.2, 3.0], [1.0, 0.5]])
+    for each in (model.model, changed.model):
+        each.num_heads = HEADS  # as modules of attention say it
+    with torch.no_grad():
+        for layer, factors in zip(changed.model.qkv, scales, strict=True):
+            queries = factors.repeat_interleave(4)
+            layer.weight[:8] *= queries[:, None]
+            layer.bias[:8] *= queries
+        assert torch.allclose(Rescaled(model, scales, per="head")(x), changed(x), atol=1e-4)
+
+
+def test_heads_that_cannot_be_told_from_windows_are_not_scaled_apart() -> None:
+    class Windows(nn.Module):
+        """Two windows per image in front of the batch, two heads behind it, or the other way round: the shapes are equal."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.num_heads = 2
+            self.qk, self.head = nn.Linear(3, 12), nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            t = nn.functional.avg_pool2d(x, 4).flatten(2).transpose(1, 2)  # (B, 64, 3)
+            t = t.unflatten(1, (2, 32)).transpose(0, 1).flatten(0, 1)  # (w B, 32, 3)
+            q, k = (part.unflatten(-1, (2, 3)).transpose(1, 2).flatten(0, 1) for part in self.qk(t).chunk(2, -1))
+            t = (q @ k.transpose(1, 2)).softmax(-1) @ t.repeat_interleave(2, 0)  # (w B h, 32, 3)
+            logits: Tensor = self.head(t.unflatten(0, (2, len(x), 2)).square().mean((0, 2, 3)))
+            return logits
+
+    model, x = Victim(Windows(), name="windows", num_classes=4, input_size=32).eval(), toy_pictures(3)
+    with pytest.raises(UsageError, match="where the heads lie in the scores of .* is not known.*scales per layer"):
+        Rescaled(model, torch.tensor([[0.1, 1.0]]), per="head")(x)
+    with torch.no_grad():
+        assert not torch.equal(Rescaled(model, torch.tensor([0.1]))(x), model(x))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_backward_view_scales_the_gradient_of_that_image_alone(layout: str) -> None:
     model, x = victim(layout, fused=False), toy_pictures(HEADS)

@@ -43,6 +43,7 @@ class AttentionLayer:
     kind: str  # sdpa | flex | softmax | product (weights times values, summed)
     temperature: tuple[float, ...] | None = None
     samples: SampleAxis | None = None  # known once `with_sample_axes` has probed it
+    heads_first: bool | None = False  # whether folded heads lie before the images; None if that cannot be told
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,11 @@ def broadcast_scales(scales: Tensor, per: Per, layer: AttentionLayer, scores: Te
         return _per_sample(scales[:, layer.number], layer, scores).to(scores.dtype)
     factor = scales[layer.number, : layer.heads]
     if layer.heads > 1 and layer.head_axis is None:
-        factor, ones[0] = factor.repeat(lead // layer.heads), lead
+        if layer.heads_first is None:
+            raise UsageError(f"where the heads lie in the scores of '{layer.name}' is not known: use scales per layer")
+        others = lead // layer.heads
+        factor = factor.repeat_interleave(others) if layer.heads_first else factor.repeat(others)
+        ones[0] = lead
     elif layer.head_axis is not None:
         ones[layer.head_axis] = layer.heads
     return factor.to(scores.dtype).view(ones)

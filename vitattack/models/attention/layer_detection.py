@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.functions import EXPONENTIALS
+from vitattack.models.attention.sample_axes import with_head_order
 from vitattack.models.attention.softmax_mode import SoftmaxMode
 from vitattack.models.attention.softmax_trace import SoftmaxTrace
 from vitattack.models.attention.unseen import unseen_modules
@@ -20,6 +21,8 @@ from vitattack.models.victim import frozen
 def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
     """Find the attention softmaxes of a model in call order, from one forward of the first image of x.
 
+    Heads that are folded into the axis of the images cost three more forwards, of two images.
+
     A softmax is attention if its output, dropout aside, is multiplied with values over the axis it normalised. Weights
     of branches (split attention, selective kernels) sum over a front axis, and the weights of a global context are a
     linear map of the tensor they weigh: both are ignored, like class probabilities.
@@ -29,7 +32,7 @@ def attention_layers(victim: nn.Module, x: Tensor) -> AttentionMap:
     for number in unused:
         probe.calls[number].kind, probe.calls[number].reason = None, "unused: it never reaches the logits"
     name = (isinstance(victim, Attackable) and victim.name) or type(victim).__name__
-    return probe.attention_map(name, unseen_modules(modules))
+    return with_head_order(probe.attention_map(name, unseen_modules(modules)), victim, x)
 
 
 def _probed(victim: nn.Module, x: Tensor, modules: Mapping[str, nn.Module]) -> tuple[SoftmaxTrace, set[int]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitattack.models.attention.attention_map import AttentionMap, SampleAxis
 from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_input
@@ -25,7 +25,7 @@ def with_sample_axes(layers: AttentionMap, victim: Victim) -> AttentionMap:
     """
     if not layers.layers or any(layer.samples for layer in layers.layers):
         return layers
-    a, b, c = torch.rand(3, *victim.grey().shape[1:], generator=torch.Generator().manual_seed(0)).to(victim.mean)
+    a, b, c = _images(victim.grey())
     by_hand = bool(layers.by_hand)
     plain, second, first, more = (_inputs(victim, torch.stack(x), by_hand) for x in ((a, b), (a, c), (c, b), (a, b, c)))
     axes = {
@@ -36,7 +36,45 @@ def with_sample_axes(layers: AttentionMap, victim: Victim) -> AttentionMap:
     return replace(layers, layers=tuple(replace(layer, samples=axes[layer.number]) for layer in layers.layers))
 
 
-def _inputs(victim: Victim, x: Tensor, by_hand: bool) -> list[Tensor]:
+def with_head_order(layers: AttentionMap, victim: nn.Module, x: Tensor) -> AttentionMap:
+    """Complete layers whose heads are folded into the first axis with their order there, at three forwards of two images.
+
+    Other layers need none, and their models are not asked.
+    """
+    folded = {layer.number for layer in layers.layers if layer.heads > 1 and layer.head_axis is None}
+    if not folded:
+        return layers
+    a, b, c = _images(x)
+    by_hand = bool(layers.by_hand)
+    plain, second, first = (_inputs(victim, torch.stack(x), by_hand) for x in ((a, b), (a, c), (c, b)))
+    order = {
+        number: _heads_first(
+            layers.layers[number].heads, plain[call].shape[0], _axis(plain[call], first[call], second[call])
+        )
+        for call, number in enumerate(layers.calls)
+        if number in folded
+    }
+    return replace(
+        layers, layers=tuple(replace(layer, heads_first=order.get(layer.number, False)) for layer in layers.layers)
+    )
+
+
+def _heads_first(heads: int, size: int, images: SampleAxis | None) -> bool | None:
+    """Whether heads lie before two images in a first axis of this size; None if they may as well be windows."""
+    if size == heads:
+        return False  # alone
+    if images is None or images.axis != 0:
+        return None
+    behind, before = images.inner % heads == 0, size // (2 * images.inner) % heads == 0
+    return None if behind == before else before
+
+
+def _images(x: Tensor) -> Tensor:
+    """Three images of the shape of those in x."""
+    return torch.rand(3, *x.shape[1:], generator=torch.Generator().manual_seed(0)).to(x)
+
+
+def _inputs(victim: nn.Module, x: Tensor, by_hand: bool) -> list[Tensor]:
     with frozen(victim), torch.no_grad(), _Inputs(exponentials=by_hand) as mode:
         victim(x)
     return mode.inputs
