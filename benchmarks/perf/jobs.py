@@ -17,16 +17,25 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from vitattack.core.runtime import usable_cores
 
 
-def timed(words: list[str], out: Path) -> float:
-    """Seconds of a whole command."""
-    began = time.perf_counter()
+class Spent(NamedTuple):
+    """Seconds of a whole command, and of all cores together: on idle cores one thread needs the same of both."""
+
+    wall: float
+    cores: float
+
+
+def timed(words: list[str], out: Path) -> Spent:
+    began, before = time.perf_counter(), os.times()
     command = [sys.executable, "-m", "vitattack.cli", "eval", *words, "--quiet", "--json", "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    after = os.times()
+    cores = after.children_user + after.children_system - before.children_user - before.children_system
+    return Spent(time.perf_counter() - began, cores)
 
 
 def stored(out: Path) -> tuple[bytes, object]:
@@ -49,7 +58,7 @@ def main() -> None:
         "one thread": ["--jobs", "1", "--threads", "1"],
         "workers": ["--jobs", str(args.jobs)] if args.jobs else [],
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[Spent]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory(prefix="vitattack-jobs-") as folder:
         for number in range(args.rounds):
             load = os.getloadavg()[0]
@@ -57,10 +66,12 @@ def main() -> None:
             for name in list(ways)[:: 1 if number % 2 == 0 else -1]:
                 seconds[name].append(timed([*words, *ways[name]], outs[name]))
             (one, _), (many, how) = (stored(outs[name]) for name in ways)
-            told = ", ".join(f"{name} {seconds[name][-1]:.1f} s" for name in ways)
+            told = ", ".join(
+                f"{name} {spent[-1].wall:.1f} s ({spent[-1].cores:.1f} of CPU)" for name, spent in seconds.items()
+            )
             same = "same bytes" if one == many else "OTHER BYTES"
             print(f"round {number + 1}: {told}, {same}, load before {load:.1f}, {how}", flush=True)
-    one_thread, workers = (statistics.median(seconds[name]) for name in ways)
+    one_thread, workers = (statistics.median(spent.wall for spent in seconds[name]) for name in ways)
     print(f"{' '.join(words)} on {usable_cores()} cores: {one_thread / workers:.2f} times the speed of one thread")
 
 

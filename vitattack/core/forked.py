@@ -221,8 +221,8 @@ def _end_of(pid: int) -> str:
 def _live(pipe: Connection, work: Callable[[A], R], threads: int, parent: int, mask: set[Any]) -> NoReturn:
     """The life of a copy, which never returns to the code around the fork."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group, but the parent decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole process group, but the parent decides
+            signal.signal(number, signal.SIG_IGN)
         end_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a screen of the parent may be locked

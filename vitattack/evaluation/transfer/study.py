@@ -54,6 +54,8 @@ def transfer(
     setup = replace(setup or Setup(), **fields)
     if setup.shard != (0, 1) or setup.precision != "fp32":
         raise UsageError("transfer runs whole and in fp32: drop the shard and the precision")
+    if setup.jobs not in (None, 1):
+        raise UsageError("transfer attacks in one process: drop the jobs")
     budgets = parse_threats(threat) if isinstance(threat, str) else (threat,)
     if len(budgets) > 1:
         raise UsageError("candidates are carried under one budget at a time: give one --threat")
