@@ -29,6 +29,7 @@ class Row:
     size: int = 32
     ignored: int | None = None  # softmaxes that are no attention; None where nobody counted
     mixes_batch: bool = False
+    base: float = 1.0  # scale at which scores are halved, where those of random weights saturate
     without_effect: tuple[int, ...] = ()  # layers that weigh equal values
     draws: bool = False  # its forward draws random numbers
     unseen: str = ""  # why not all of it is found
@@ -130,11 +131,12 @@ def _check_scales(victim: Victim, found: AttentionMap, x: Tensor, row: Row, each
         plain = victim(x[:1])
         assert torch.equal(Rescaled(victim, ones, layers=found)(x[:1]), plain), "s = 1 is not the identity"
         single = [[number] for number in range(len(found)) if number not in row.without_effect]
+        whole = plain if row.base == 1 else Rescaled(victim, ones * row.base, layers=found)(x[:1])
         for chosen in single if each_layer else [list(range(len(found)))]:
-            scales = ones.clone()
-            scales[chosen] = 0.5
+            scales = ones * row.base
+            scales[chosen] *= 0.5
             halved = Rescaled(victim, scales, layers=found)(x[:1])
-            assert not torch.equal(halved, plain), f"s = 0.5 changes nothing in layers {chosen}"
+            assert not torch.equal(halved, whole), f"s = 0.5 changes nothing in layers {chosen}"
         assert torch.equal(victim(x[:1]), plain), "the model itself has changed"
         if not row.mixes_batch:
             per_sample = torch.ones(2, len(found))

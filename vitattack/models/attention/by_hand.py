@@ -259,7 +259,10 @@ def _moved(
     if name in VIEWS:
         moved = viewed(func, name, args, kwargs, at, entries)
         outs = out if isinstance(out, tuple | list) else (out,)
-        yield from zip(outs, moved if isinstance(moved, tuple | list) else (moved,), strict=True)
+        pairs = zip(outs, moved if isinstance(moved, tuple | list) else (moved,), strict=True)
+        yield from (
+            (tensor, one) for tensor, one in pairs if tensor.dtype.is_floating_point and tensor.shape == one.shape
+        )
     elif isinstance(out, Tensor) and out.shape == entries.shape:
         yield out, entries
 
