@@ -132,6 +132,7 @@ FORMS: dict[str, Form] = {
     "logsumexp by hand": lambda z, v, w: logsumexp_by_hand(z) @ v,
     "quotient": lambda z, v, w: quotient(z) @ v,
     "quotient in place": lambda z, v, w: in_place(z) @ v,
+    "quotient, computed twice": lambda z, v, w: z.exp() / z.exp().sum(-1, keepdim=True) @ v,
     "quotient, divided last": lambda z, v, w: divided_last(z, v),
     "quotient by einsum": lambda z, v, w: torch.einsum("bhij,bhjd->bhid", quotient(z), v),
     "quotient, heads mixed": lambda z, v, w: torch.einsum("bhij,hg->bgij", quotient(z), w) @ v,

@@ -81,16 +81,23 @@ class Quotients:
     quotient: Callable[[Tensor, int, Tensor], None]  # (weights, call, positions along the row)
     attention: Callable[[int, tuple[Tensor, ...]], None]  # (call, values)
     calls: dict[int, Exponential] = field(default_factory=dict)
+    scores: dict[int, tuple[Tensor, int, int]] = field(default_factory=dict)  # their version, and the first exponential
     parts: dict[int, tuple[Tensor, dict[int, Tensor]]] = field(default_factory=dict)
     sums: dict[int, Followed] = field(default_factory=dict)
     mixed: dict[int, Followed] = field(default_factory=dict)
     weighed: dict[int, tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]] = field(default_factory=dict)
     values: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
 
-    def start(self, number: int, out: Tensor) -> None:
+    def start(self, number: int, scores: Tensor, version: int, out: Tensor) -> None:
+        """Number the entries of an exponential; those of the same scores, computed again, are the same entries."""
         self.calls[number] = Exponential(number, tuple(out.shape), {number})
+        _, before, first = self.scores.get(id(scores), (scores, version, number))
+        if before != version or out is scores:
+            first = number
+        self.scores[id(scores)] = (scores, version, first)
+        self._join({first, number})
         entries = torch.arange(out.numel(), device=out.device).view(out.shape)
-        self.parts[id(out)] = (out, {number: entries})
+        self.parts[id(out)] = (out, {first: entries})
 
     def step(self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
         """Follow a function that is no product."""

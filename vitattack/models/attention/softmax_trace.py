@@ -125,11 +125,12 @@ class SoftmaxTrace(SoftmaxMode):
         seen.gated = self._gates(storage_of(origin)) or storage_of(origin)
         seen.compares = self._compares(z)
         self.calls.append(seen)
+        version = 0 if z.is_inference() else z._version
         out: Tensor = func(*args, **kwargs)
         mark = self._mark(out)
         out = out.mul_(mark) if out is z else out * mark
         if out.is_floating_point() and out.dim() > 1 and not is_mapped(out):
-            self.quotients.start(call, out)
+            self.quotients.start(call, z, version, out)
         return out
 
     def _history(self, z: Tensor) -> list[Tensor]:
