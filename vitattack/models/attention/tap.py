@@ -28,7 +28,8 @@ from vitattack.models.attention.sdpa import Sdpa
 from vitattack.models.attention.softmax_mode import SoftmaxMode, softmax_axis, softmax_input
 from vitattack.models.attention.vmapped import unmapped
 
-FUSED, FLEX = "scaled_dot_product_attention", "flex_attention"
+FLEX = "flex_attention"
+NAMES = {"sdpa": "scaled_dot_product_attention", "flex": FLEX}  # of functions, by the kind of layer
 Exact = Callable[[], Tensor]
 
 
@@ -131,9 +132,7 @@ class AttentionTap(SoftmaxMode):
         if number is None:
             return func(*args, **kwargs)
         layer = self.layers.layers[number]
-        if name != {"sdpa": FUSED, "flex": FLEX}.get(layer.kind, "softmax") and (
-            by_hand is None or name not in EXPONENTIALS
-        ):
+        if name not in (EXPONENTIALS if by_hand is not None else {NAMES.get(layer.kind, "softmax")}):
             raise self._changed()
         (given, named), mapped = unmapped(args, kwargs)
         try:
