@@ -98,14 +98,24 @@ def show_runs(runs: tuple[str, ...], out: str | None, as_json: bool, form: str, 
 @click.argument("run")
 @store
 @click.option(
-    "--path", "only_path", is_flag=True, help="Only print the folder, as for cd $(vitattack runs open last --path)."
+    "--path", "only_path", is_flag=True, help="Only print its folder, as for cd $(vitattack runs open last --path)."
 )
 def open_run(run: str, out: str | None, only_path: bool) -> None:
-    """Open the folder of a run in the file manager, and print where it is."""
+    """Open a page about a run in the browser, as `vitattack report` writes it."""
     [found] = _chosen([run], out)
-    write(str(found.folder))
-    if not only_path and click.launch(str(found.folder)) != 0:
-        say("there is no file manager to open it with")
+    if only_path:
+        write(str(found.folder))
+        return
+    from vitattack.core.files import cache_folder, write_atomically
+    from vitattack.report.overview.read import read_everything
+    from vitattack.report.page.document import page
+
+    overview, attachments = read_everything([str(found.folder)])
+    path = cache_folder("pages") / f"{found.key}.html"
+    write_atomically(path, page(overview, attachments, title=found.folder.name))
+    write(str(path))
+    if click.launch(str(path)) != 0:
+        say("there is no browser to open it with")
 
 
 @command.command("rm", epilog=f"{RUNS}  Example:  vitattack runs rm 239a1e56 --yes")

@@ -136,3 +136,13 @@ def test_a_notebook_runs_and_shows_tables_and_bars(tmp_path: Path, monkeypatch: 
 
 def _html(cell: Any) -> str:
     return "".join(out.get("data", {}).get("text/html", "") for out in cell.outputs)
+
+
+def test_an_evaluation_draws_itself(evaluation: vitattack.Evaluation, tmp_path: Path) -> None:
+    plot = evaluation.plot("passes")
+    assert repr(plot) == "Plot(passes, 1 panel)" and plot._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    plot.save(tmp_path / "passes.pdf")
+    assert (tmp_path / "passes.pdf").read_bytes().startswith(b"%PDF")
+    for kind, message in [("pases", "did you mean passes"), ("spatial", "kinds it has: accuracy, passes")]:
+        with pytest.raises(UsageError, match=message):
+            evaluation.plot(kind)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import Marks
 from vitattack.core.percent import percent, span
 from vitattack.core.registry import did_you_mean
-from vitattack.core.shown import Shown
+from vitattack.core.shown import Shown, made_by
 from vitattack.records import stats
 from vitattack.records.draws import number_of_draws
 from vitattack.records.eps_curve import optimiser_failures
@@ -172,6 +172,13 @@ def _columns(record: SampleRecord) -> dict[str, Any]:
     return {**own, **{f"evidence {name}" if name in taken else name: value for name, value in evidence.items()}}
 
 
+class Plot(Protocol):
+    """A figure that notebooks show."""
+
+    def save(self, path: str | Path) -> None:
+        """Write FILE.pdf, .svg or .png."""
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluation(Shown):
     """Several attacks, under one budget or several, on one model and the same samples; `e["pgd"]` is one result."""
@@ -274,6 +281,11 @@ class Evaluation(Shown):
 
         rows = [{**_texts(result.job), **_columns(record)} for result in self.results for record in result.records]
         return pandas.DataFrame(rows, columns=None if rows else [*TEXTS, *COLUMNS])
+
+    def plot(self, kind: str = "accuracy", *, columns: Literal[1, 2] = 1, titles: bool = True) -> Plot:
+        """A figure as `vitattack plot KIND` draws it: accuracy, passes, distance, budget, stages, referee or spatial."""
+        plot: Plot = made_by("vitattack.report.plots.values:plot_of", self, kind, columns, titles)
+        return plot
 
     def _curve(self) -> dict[str, Any]:
         if len(self.threats) < 2:
