@@ -67,6 +67,7 @@ Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 1
 @click.option(  # no environment variable: it must be given each time
     "--unsafe-code", is_flag=True, help="Run code that FILE names for its models; only if you trust its author."
 )
+@option("--no-intervals", is_flag=True, help="Leave the 95 % intervals out of the table.")
 @combined(store_options, output_options)
 def command(
     file: str | None,
@@ -74,6 +75,7 @@ def command(
     calibrate: bool,
     throughput: str | None,
     save: str | None,
+    no_intervals: bool,
     as_json: bool,
     form: str,
     quiet: bool,
@@ -95,7 +97,7 @@ def command(
     if save is not None:
         _check_folder(Path(save))  # now, rather than after hours
     results = _run(bench, _bench_options(given), executor, quiet, local=given["executor"] == "local")
-    _show(results, form, save)
+    _show(results, form, save, intervals=not no_intervals)
     if results.interrupted:
         say("vitattack: interrupted: finished batches are stored; run the same command to resume")
     click.get_current_context().exit(results.exit_code)
@@ -211,16 +213,17 @@ def _run(bench: Benchmark, options: BenchOptions, executor: Executor, quiet: boo
         return run_benchmark(bench, options, executor, progress)
 
 
-def _show(results: BenchmarkResult, form: str, save: str | None) -> None:
+def _show(results: BenchmarkResult, form: str, save: str | None, *, intervals: bool) -> None:
     from vitattack.report.bench_files import bench_json, number_table, save_bench
     from vitattack.report.bench_tables import bench_tables
 
     from .output import show, terminal_width
 
     if save is not None:
-        for path in save_bench(results, Path(save)):
+        for path in save_bench(results, Path(save), intervals=intervals):
             say(f"written: {path}")
     if form == "csv":
         show(number_table(results), {}, form)
         return
-    show(bench_tables(results, terminal_width() if form == "table" else None), bench_json(results), form)
+    width = terminal_width() if form == "table" else None
+    show(bench_tables(results, width, intervals=intervals), bench_json(results), form)

@@ -40,6 +40,7 @@ Examples:
   vitattack runs --state unfinished --json
   vitattack runs show last                       the stored table of the last run
   vitattack runs show 239a1e56 77b0c2d1          two attacks on one model, with their worst case
+  vitattack runs table --format latex            a table for a paper
   vitattack runs export --parquet all.parquet    a row per image and run
   vitattack runs merge HOST1 HOST2 --out runs    bring the shards of several machines together
 """,
@@ -92,6 +93,56 @@ def show_runs(runs: tuple[str, ...], out: str | None, as_json: bool, form: str, 
     contents = [evaluation.json() for evaluation in evaluations]
     content = contents[0] if len(contents) == 1 else {"schema": 1, "evaluations": contents}
     show([table for each in evaluations for table in tables(each)], content, "json" if as_json else form)
+
+
+@command.command(
+    "table",
+    epilog=f"""\b
+{RUNS} Without one, all that the filters leave.
+Examples:
+  vitattack runs table                                               models down, attacks across, budgets over them
+  vitattack runs table --rows model,threat --columns attack          a row for every eps
+  vitattack runs table --no-intervals --format latex > table.tex     booktabs and graphicx, the best in bold
+""",
+)
+@several
+@store
+@filters
+@click.option(
+    "--rows", default="model", show_default=True, help="Axes down the side: model, attack, threat, by commas."
+)
+@click.option("--columns", default="threat,attack", show_default=True, help="Axes across the top.")
+@click.option("--no-intervals", is_flag=True, help="Leave the 95 % intervals out.")
+@output_options
+def table(
+    runs: tuple[str, ...],
+    out: str | None,
+    rows: str,
+    columns: str,
+    no_intervals: bool,
+    as_json: bool,
+    form: str,
+    quiet: bool,
+    **chosen: Any,
+) -> None:
+    """Lay the accuracies of finished runs out as a table for a paper, worst cases included."""
+    from vitattack.report.grid import fitted
+    from vitattack.report.run_grid import run_grid
+
+    from .output import show, terminal_width
+
+    results = [run.result for run in _finished(_chosen(runs, out, **chosen), named=bool(runs))]
+    results = results if runs else results[::-1]  # the first one first
+    down, across = ([axis.strip() for axis in text.split(",") if axis.strip()] for text in (rows, columns))
+    wide, narrow = run_grid(results, down, across, intervals=not no_intervals)
+    form = "json" if as_json else form
+    content = {
+        "schema": 1,
+        "title": wide.title,
+        "columns": list(wide.columns),
+        "rows": [list(row) for row in wide.rows],
+    }
+    show(fitted(wide, narrow, terminal_width()) if form == "table" else wide, content, form)
 
 
 @command.command("open", epilog=f"{RUNS}  Example:  vitattack runs open last")

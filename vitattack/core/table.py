@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vitattack.core.words import in_csv, in_html, in_latex, in_markdown, on_terminal
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
+
+
+WIDEST_IN_ONE_COLUMN = 6  # columns of a table that a paper's column takes
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,19 @@ class Table:
     notes: Sequence[str] = field(default=())
     left: int = 1
     whole: bool = False  # the first column is something to copy: it is never broken
+    groups: Sequence[tuple[str, str]] = ()  # of each column that is not left, a head over several and its own head
+    best: frozenset[tuple[int, int]] = frozenset()  # cells to stand out, by row and column
+
+    def part(self, places: Sequence[int]) -> Table:
+        """Some of the columns; the left ones have to be among them."""
+        where = {place: at for at, place in enumerate(places)}
+        return replace(
+            self,
+            columns=[self.columns[place] for place in places],
+            rows=[tuple(row[place] for place in places) for row in self.rows],
+            groups=[self.groups[place - self.left] for place in places if place >= self.left] if self.groups else (),
+            best=frozenset((at, where[to]) for at, to in self.best if to in where),
+        )
 
     def rich(self) -> RichTable:
         """The table without its title."""
@@ -40,8 +57,9 @@ class Table:
                 overflow="fold",
                 no_wrap=not text or self.whole,
             )
-        for row in self.rows:
-            table.add_row(*(Text(on_terminal(cell)) for cell in row))
+        for at, row in enumerate(self.rows):
+            styles = ("bold" if (at, to) in self.best else "" for to in range(len(row)))
+            table.add_row(*(Text(on_terminal(cell), style) for cell, style in zip(row, styles, strict=True)))
         return table
 
     def stacked(self) -> str:
@@ -94,21 +112,48 @@ class Table:
         return "".join(" ".join(on_terminal(line).split()) + "\n" for line in (self.title, *self.notes))
 
     def latex(self) -> str:
-        """booktabs; the notes go into the caption, a number should not travel without its doubts."""
+        """booktabs, with heads over heads and the best in bold; notes go into the caption, as doubts belong to numbers.
+
+        A table of many columns takes both columns of the page, and one that is still too wide is made smaller (graphicx).
+        """
 
         def line(cells: Sequence[str]) -> str:
-            return " & ".join(map(in_latex, cells)) + " \\\\\n"
+            return " & ".join(cells) + " \\\\\n"
 
+        def cell(at: int, to: int, text: str) -> str:
+            number, space, rest = text.partition(" ")
+            whole = (at, to) not in self.best
+            return in_latex(text) if whole else f"\\textbf{{{in_latex(number)}}}{space}{in_latex(rest)}"
+
+        rows = [line([cell(at, to, text) for to, text in enumerate(row)]) for at, row in enumerate(self.rows)]
         shape = "l" * self.left + "r" * (len(self.columns) - self.left)
         caption = in_latex(". ".join([self.title, *self.notes]))
+        environment = "table*" if len(self.columns) > WIDEST_IN_ONE_COLUMN else "table"
+        heads = [*self.columns[: self.left], *(leaf for _, leaf in self.groups)] if self.groups else self.columns
         return (
-            "\\begin{table}\n\\centering\n"
-            f"\\caption{{{caption}}}\n\\begin{{tabular}}{{{shape}}}\n\\toprule\n"
-            + line(self.columns)
+            f"\\begin{{{environment}}}\n\\centering\n\\caption{{{caption}}}\n"
+            "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+            f"\\begin{{tabular}}{{{shape}}}\n\\toprule\n"
+            + self._heads_over_heads()
+            + line([in_latex(" ".join(head.split())) for head in heads])
             + "\\midrule\n"
-            + "".join(map(line, self.rows))
-            + "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
+            + "".join(rows)
+            + f"\\bottomrule\n\\end{{tabular}}}}\n\\end{{{environment}}}\n"
         )
+
+    def _heads_over_heads(self) -> str:
+        """The upper row of heads in LaTeX, each over its columns, with a rule below."""
+        if not self.groups:
+            return ""
+        cells, rules = [" & " * (self.left - 1)], []
+        at = self.left + 1
+        for head, members in groupby(self.groups, key=lambda pair: pair[0]):
+            count = len(list(members))
+            cells.append(f"\\multicolumn{{{count}}}{{c}}{{{in_latex(head)}}}")
+            if head:
+                rules.append(f"\\cmidrule(lr){{{at}-{at + count - 1}}}")
+            at += count
+        return " & ".join(cells) + " \\\\\n" + "".join(rules) + "\n"
 
 
 def as_csv(tables: Sequence[Table]) -> tuple[str, str]:

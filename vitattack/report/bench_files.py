@@ -83,12 +83,12 @@ def _plain(value: Any) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def save_bench(results: BenchmarkResult, folder: Path) -> list[Path]:
+def save_bench(results: BenchmarkResult, folder: Path, *, intervals: bool = True) -> list[Path]:
     """Write every form to a folder: NAME.md, .tex, .csv with .notes.txt, .json, and NAME.parquet with a row per sample."""
     from vitattack.report.sample_parquet import write_samples
 
     folder.mkdir(parents=True, exist_ok=True)
-    tables = bench_tables(results)
+    tables = bench_tables(results, intervals=intervals)
     rows, remarks = as_csv([number_table(results)])
     texts = {
         "md": "\n".join(table.markdown() for table in tables),

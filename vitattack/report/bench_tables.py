@@ -11,6 +11,7 @@ from vitattack.bench.run.results import BenchmarkResult
 from vitattack.bench.schema import CLEAN, WORST_CASE
 from vitattack.core.percent import span
 from vitattack.core.table import Table
+from vitattack.report.grid import Layout, fitted, measured_text, pieces
 
 AXIS_LABEL: Mapping[str, Callable[[ComparedNumber], str]] = {
     "model": lambda number: number.model,
@@ -23,67 +24,42 @@ KEY = (
     f"{MEASURED}, then [published], measured minus published, and whether sampling explains that (in, out); "
     "a number in brackets alone was not run here"
 )
-WIDEST_NAME = 40
 
 
-def bench_tables(results: BenchmarkResult, width: int | None = None) -> list[Table]:
-    """All tables; for a terminal of `width` characters cells have two lines and wide tables come in pieces."""
+def bench_tables(results: BenchmarkResult, width: int | None = None, *, intervals: bool = True) -> list[Table]:
+    """All tables; for a terminal of `width` characters cells have two lines, or more if need be; the widest come in pieces."""
     numbers = compared_numbers(results)
     worst = worst_cases(results)
     models = dict.fromkeys(number.model for number in numbers)
     shown = [number for model in models for number in (*numbers, *worst) if number.model == model]
     tables = [
-        _layout(results, shown, " " if width is None else "\n"),
         *_over_seeds(results, shown),
         *_differences(results, numbers),
         *map(_size_front, size_fronts(results, numbers)),
         *_failures(results),
     ]
-    return tables if width is None else [piece for table in tables for piece in _pieces(table, width)]
+    layout = _layout(results, shown, " " if width is None else "\n", intervals)
+    if width is None:
+        return [layout, *tables]
+    main = fitted(layout, _layout(results, shown, "\n", intervals, narrow=True), width)
+    return [*main, *(piece for table in tables for piece in pieces(table, width))]
 
 
-def _pieces(table: Table, width: int) -> list[Table]:
-    """A table split between columns into pieces that fit; each repeats the row names, the last one has the notes."""
-    columns = list(zip(table.columns, *table.rows, strict=True))
-    widths = [max(len(line) for cell in column for line in cell.splitlines() or [""]) + 2 for column in columns]
-    names = sum(min(size, WIDEST_NAME) for size in widths[: table.left])
-    groups: list[list[int]] = [[]]
-    used = 0
-    for place in range(table.left, len(columns)):
-        if groups[-1] and used + widths[place] > width - names:
-            groups.append([])
-            used = 0
-        groups[-1].append(place)
-        used += widths[place]
-    pieces = []
-    for number, group in enumerate(groups):
-        places = [*range(table.left), *group]
-        title = table.title if len(groups) == 1 else f"{table.title} ({number + 1} of {len(groups)})"
-        rows = [tuple(row[place] for place in places) for row in table.rows]
-        notes = table.notes if number + 1 == len(groups) else ()
-        heads = [table.columns[place] for place in places]
-        pieces.append(replace(table, title=title, columns=heads, rows=rows, notes=notes))
-    return pieces
-
-
-def _layout(results: BenchmarkResult, numbers: Sequence[ComparedNumber], between: str) -> Table:
+def _layout(
+    results: BenchmarkResult, numbers: Sequence[ComparedNumber], between: str, intervals: bool, *, narrow: bool = False
+) -> Table:
     """The table in the layout that the file asks for; `between` separates measured and published numbers."""
     bench = results.bench
-    by_place: dict[tuple[tuple[str, ...], tuple[str, ...]], ComparedNumber] = {}
-    for number in _repeat_clean(numbers, bench.rows, bench.columns):
-        row = tuple(AXIS_LABEL[axis](number) for axis in bench.rows)
-        column = tuple(AXIS_LABEL[axis](number) for axis in bench.columns)
-        by_place.setdefault((row, column), number)
-    names = list(dict.fromkeys(row for row, _ in by_place))
-    heads = list(dict.fromkeys(column for _, column in by_place))
-    constant = {
-        axis for place, axis in enumerate(bench.columns) if len({head[place] for head in heads if head[place]}) < 2
-    }
-    hidden = constant if constant < set(bench.columns) else set()
-    columns = [_head(head, bench.columns, hidden) for head in heads]
-    rows = [(*name, *(_cell(by_place.get((name, head)), between) for head in heads)) for name in names]
-    notes = [KEY if bench.reference else MEASURED, *bench_notes(results, numbers)]
-    return Table(f"{bench.title} | {_conditions(results)}", (*bench.rows, *columns), rows, notes, left=len(bench.rows))
+    shown = _repeat_clean(numbers, bench.rows, bench.columns)
+    layout = Layout(shown, bench.rows, bench.columns, AXIS_LABEL, lambda number: number.measured)
+    measured = MEASURED if intervals else "a cell: measured %"
+    notes = [KEY.replace(MEASURED, measured) if bench.reference else measured, *bench_notes(results, numbers)]
+    return layout.table(
+        f"{bench.title} | {_conditions(results)}",
+        notes,
+        lambda number: _cell(number, between, intervals, narrow=narrow),
+        narrow=narrow,
+    )
 
 
 def _repeat_clean(
@@ -106,12 +82,6 @@ def _repeat_clean(
     return repeated
 
 
-def _head(head: Sequence[str], axes: Sequence[str], hidden: set[str]) -> str:
-    """Name of a column, without axes that are constant and appear in the title."""
-    shown = [value for axis, value in zip(axes, head, strict=True) if value and axis not in hidden]
-    return " ".join(shown) or next((value for value in head if value), "")
-
-
 def _conditions(results: BenchmarkResult) -> str:
     bench = results.bench
     counts = sorted({result.n for result in results.cells if result.n})
@@ -120,15 +90,16 @@ def _conditions(results: BenchmarkResult) -> str:
     return " | ".join([", ".join(bench.threats), bench.data, n, seeds])
 
 
-def _cell(number: ComparedNumber | None, between: str) -> str:
+def _cell(number: ComparedNumber | None, between: str, intervals: bool, *, narrow: bool) -> str:
     if number is None:
         return ""
     published = f"[{number.published.value:.2f}]" if number.published else ""
     if number.measured is None:
         return published if number.status == "published" else f"{number.status} {published}".strip()
-    measured = number.measured
-    text = f"{100 * measured.accuracy:.1f} ({span(measured.low, measured.high, '-')})"
-    return text if number.gap is None else f"{text}{between}{published} {_difference(number)} {_verdict(number)}"
+    text = measured_text(number.measured, interval=intervals, narrow=narrow)
+    if number.gap is None:
+        return text
+    return f"{text}{between}{published}{between if narrow else ' '}{_difference(number)} {_verdict(number)}"
 
 
 def _difference(number: ComparedNumber) -> str:
