@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import random
 import struct
+import subprocess
+import sys
 import tarfile
 import zlib
 from contextlib import suppress
@@ -254,3 +257,33 @@ def test_a_row_group_of_fewer_than_no_rows_is_refused(tmp_path: Path) -> None:
         raise AssertionError("no count was found")
     with pytest.raises(UsageError, match="says that it has -1 rows"):
         ParquetSource([path], "image", "label", 10)
+
+
+# Six rows in two groups, written by pyarrow 26 with statistics of sizes; one byte of a histogram is another.
+DAMAGED_HISTOGRAM = (
+    "c-p;HJ8u&~5Z>K;U|U9VB6hVWEaW0t8ObsBCAK2uX8j@|MkH2HutamVtV<*(F?JxL<yTNqP*YH)qC%7r6$KTFC<0}QloaglopT{M3k*_"
+    "5=b5?Ld3^g>W3TdN9_#oc!kGp(F_;G64b*M$2?AII@Pjf)7!2?YOfw=UAwFiZ2+}s1Sf~vqmZ>SBVlzl+6CrH|2)sqSID&gKWr&kpw!h"
+    "=T=t5pv8L*`j0@_dq)KCRst#bhr6oBin1brOHw-=kz$moPdMwkgmheXehgZ?<dyd5x~ko;&K>$+!*G2|N)3$?Y0<*&$}_sL%vkzW``e!"
+    "(MuejNEJJkt<Hwoa5rw84P*X-v)&4=)ps(jiebDw>j`G!1G9>(-M3pysf%+1+-q4ho2BTidSiaC|mKjrNPZ?oj%O>V0Q#a~3p`5`iuPM"
+    "$c(?dw|5Pj8$SFiQ`rQm<cN_J9w2C5tE$i<Os1Qi(KulSQ$wmMv|_CFeUO9S*BGKEQ^GTc-8F`+;@;1K=xi^KTz17TyA^o_pZ9v)u%_b"
+    "{0haxj&=50pKMDm4ZCexOidy$BgAA8a%zA-k$;TXp~-$4SGz6$NB=>TeT#%`%D>Qm2+3#2zQow8*krpBN<Y$N$;mY$IVC58|0Ip`X7l0"
+    "3U2l!(5xOH~pO-o3Yuu9+&PBlGb<SO0aaF7=5*|pW!uhfa1eSZQ=PA9kE}AY1r&g)?Me>E8$s?ILY;D}{wbi@JtEx%IPnA+vda$bS33R"
+    "!ZYOSJcXI<9=5LKz1jr<N@smfcmq*B<M>bw=C26#I6>N&?NUzYhb1<sZCUy?kiVP{3Pnkp*qhuvqZ`?%Tb1SRSm&{W?UJbl*Po9p!ZbI"
+    "xF}yPtaA9Spa2cT#pSo6F{{lK7$W9`Id!Wvk*3{ukKz{lN"
+)
+
+
+def test_damaged_statistics_of_a_parquet_do_not_end_the_process(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(zlib.decompress(base64.b85decode(DAMAGED_HISTOGRAM)))
+    script = (
+        "from pathlib import Path\n"
+        "from vitattack.core.errors import UsageError\n"
+        "from vitattack.data.formats.row_sources import ParquetSource\n"
+        "try:\n"
+        "    ParquetSource([Path('a.parquet')], 'img', 'label', 3).read([0, 3])\n"
+        "except UsageError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a.parquet is not a readable parquet file (Definition level histogram size mismatch")
