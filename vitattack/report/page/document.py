@@ -88,7 +88,6 @@ def _main(overview: Overview, attachments: Attachments, *, has_figures: bool) ->
             element(
                 "section", element("h2", "Verdict"), leaderboard.verdicts(overview, attachments.checks), id="verdict"
             ),
-            details.unfinished(overview.unfinished),
             element(
                 "section",
                 element("h2", "Leaderboard"),
@@ -103,6 +102,7 @@ def _main(overview: Overview, attachments: Attachments, *, has_figures: bool) ->
                 ),
                 id="leaderboard",
             ),
+            details.unfinished(overview.unfinished),
         ]
     sections += [details.compared(attachments.compared), details.checks(attachments.checks)]
     if overview.runs:

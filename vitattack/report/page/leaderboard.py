@@ -37,7 +37,8 @@ LONG = 32  # characters of a name that may be broken
 def verdicts(overview: Overview, checks: Sequence[CheckOutcome] = ()) -> Markup:
     """The first thing on the page: what was found, how surely, at what cost, and why one might doubt it."""
     rows = [(images, row) for images in overview.sets for row in images.rows]
-    rows.sort(key=lambda pair: (-len(pair[1].runs), -pair[0].n))  # what was attacked most comes first
+    # what was attacked most comes first, and of equals what withstands most
+    rows.sort(key=lambda pair: (-len(pair[1].runs), -pair[0].n, -pair[1].worst.accuracy))
     cards = [_verdict(images, row, checks) for images, row in rows[:MOST_VERDICTS]]
     columns = 2 if len(cards) in (2, 4) else min(3, len(cards))
     more = len(rows) - len(cards)
@@ -55,11 +56,14 @@ def _verdict(images: ImageSet, row: Row, checks: Sequence[CheckOutcome]) -> Mark
         name_of(images.data),
         " withstand ",
         name_of(attacks),
-        f"; {percent(row.clean.accuracy)} are classified correctly without an attack.",
+        "; ",
+        _whole(percent(row.clean.accuracy)),
+        " are classified correctly without an attack.",
     )
     cost = element(
         "p",
-        f"{row.passes:,.0f} forward and backward passes per attacked image, {_time(row.seconds)}",
+        f"{row.passes:,.0f} forward and backward passes per attacked image, ",
+        _whole(_time(row.seconds)),
         class_="muted",
     )
     return element(
@@ -81,6 +85,11 @@ def _verdict(images: ImageSet, row: Row, checks: Sequence[CheckOutcome]) -> Mark
         _doubts(row.doubts),
         class_="card verdict",
     )
+
+
+def _whole(text: str) -> Markup:
+    """A text that stays on one line."""
+    return element("span", text, class_="whole")
 
 
 def _checked(check: CheckOutcome) -> Markup:
@@ -219,4 +228,4 @@ def _interval(accuracy: Accuracy, clean: Accuracy, width: int) -> Markup:
 
 def _time(seconds: float) -> str:
     unit, length = ("s", 1) if seconds < 600 else ("min", 60) if seconds < 36000 else ("h", 3600)
-    return f"{seconds / length:,.0f}\u00a0{unit}"
+    return f"{seconds / length:,.0f} {unit}"

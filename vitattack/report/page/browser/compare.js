@@ -49,15 +49,16 @@ const isRobust = (side, at) => side.runs.every((run) => samplesOf(run).status[at
 // The run that shows best what happened to an image: the first that fooled it, else the first.
 const teller = (side, at) => side.runs.find((run) => samplesOf(run).status[at] === FOOLED) ?? side.runs[0];
 
-// What to compare at first: the worst cases of two models under one threat, or else the two strongest attacks on one model.
+// What to compare at first: the two models that withstand most under one threat, or else the two strongest attacks on one.
 function firstPair(images) {
   const all = sides(images);
   const place = (row) => all.findIndex((side) => side.key === (row.runs.length > 1 ? 'worst:' : '') + images.runs[row.runs[0]].key);
-  for (const row of images.rows) {
-    const other = images.rows.find((each) => each !== row && each.threat === row.threat);
+  const rows = [...images.rows].sort((a, b) => b.worst[0] - a.worst[0]);
+  for (const row of rows) {
+    const other = rows.find((each) => each !== row && each.threat === row.threat);
     if (other) return [place(row), place(other)];
   }
-  const most = images.rows.reduce((best, row) => (row.runs.length > best.runs.length ? row : best));
+  const most = rows.reduce((best, row) => (row.runs.length > best.runs.length ? row : best));
   const strongest = [...most.runs].sort((a, b) => images.runs[a].robust[0] - images.runs[b].robust[0]);
   return strongest.length > 1 ? [strongest[1], strongest[0]] : [0, Math.min(1, all.length - 1)];
 }

@@ -16,7 +16,7 @@ const s = (name, attributes, ...children) => build(document.createElementNS(SVG,
 const byId = (id) => document.getElementById(id);
 const name = (text) => h('bdi', null, text);
 
-const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}\u00a0%`;
 const count = (value) => Math.round(value).toLocaleString('en');
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
 const short = (value) => (value === null || Number.isNaN(value) ? '' : String(Number(value.toPrecision(3))));
