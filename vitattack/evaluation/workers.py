@@ -134,8 +134,12 @@ def quickest(speed: Speed, blocks: int, cores: int, memory: int | None) -> Worke
         found[threads] = math.ceil(blocks / count) * seconds, Workers(count, threads)
     least = min(rounds for rounds, _ in found.values())
     best = max((workers for rounds, workers in found.values() if rounds <= CLOSE * least), key=lambda w: w.threads)
-    rates = ", ".join(f"{1 / seconds:.3g} with {threads}" for threads, seconds in speed.seconds.items())
-    return best._replace(reason=f"gradient steps on an image per second and process: {rates} threads")
+    rates = ", ".join(f"{1 / seconds:.3g} with {_threads(count)}" for count, seconds in speed.seconds.items())
+    return best._replace(reason=f"measured gradient steps on an image per second: {rates}")
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def measured(victim: Victim, batch_size: int, threads: Sequence[int]) -> Speed:
