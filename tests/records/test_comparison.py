@@ -61,7 +61,7 @@ def two_models(tmp_path: Path) -> Comparison:
 
 def test_two_models_image_by_image(tmp_path: Path) -> None:
     found = two_models(tmp_path)
-    assert [row.name for row in found.rows] == ["pgd", "auto", "worst case"] and found.n == 10
+    assert [row.name for row in found.rows] == ["pgd", "auto", "worst case"] and found.json()["rows"][0]["n"] == 10
     pgd = found.rows[0].contrasts[0]
     assert (pgd.lost, pgd.won, pgd.both, pgd.neither) == ((0, 1, 2, 3), (7,), 3, 2)
     assert pgd.gap == stats.paired_gap(3, 4, 1, 2) and pgd.gap.difference == pytest.approx(-0.3)
@@ -108,6 +108,17 @@ def test_other_images_are_refused_in_one_line(tmp_path: Path) -> None:
         compared([Side("a", (a,)), Side("b", (one(tmp_path, "rrrr", "b", "auto"), one(tmp_path, "rrrr", "b", "fgsm")))])
     with pytest.raises(UsageError, match="needs two sides"):
         compared([Side("a", (a,))])
+
+
+def test_stores_with_runs_on_several_sets_of_images(tmp_path: Path) -> None:
+    for root in ("here", "there"):
+        for data, letters in (("toys[:4]", "rrff"), ("toys[:6]", "rrrfff"), ("others", "rrr")):
+            for attack in ("pgd", "fgsm") if data != "others" else ("auto",):
+                one(tmp_path / root, letters, "a", attack, data=data, pixels=data)
+    found = compared(sides_of([str(tmp_path / "here"), str(tmp_path / "there")], tmp_path))
+    assert "n = 3 to 6" in found.title and "toys" not in found.title
+    names = [row.name for row in found.rows]
+    assert sorted(names) == ["auto others", "fgsm toys[:6]", "pgd toys[:6]", "worst case toys[:6]"]
 
 
 def test_the_same_rows_prepared_for_two_models_are_the_same_pictures(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def verify(
         places = _places(given, prepared)
         result = _judged(given, places, ball, prepared, root)
         check_mergeable(against, result)
-        return Verification(result if setup.out is not None else result.unstored(), given.path.name, tuple(against))
+        return Verification(result if setup.out is not None else result.unstored(), given.name, tuple(against))
 
 
 def _places(given: ExampleFile, prepared: Prepared) -> dict[int, int]:
@@ -113,8 +113,10 @@ def _places(given: ExampleFile, prepared: Prepared) -> dict[int, int]:
 
 def _judged(given: ExampleFile, places: dict[int, int], ball: LpBall, prepared: Prepared, root: Path) -> Result:
     setup, victim, images = prepared.setup, prepared.victim, prepared.images
-    name = safe_file_name(printable(given.path.name, LONGEST_NAME))
+    name = safe_file_name(printable(given.name, LONGEST_NAME))
     job = prepared.job(f"examples({name})", str(ball), settings=given.digest)
+    if given.weights not in (None, job.weights):  # what another model said of them is no claim about this one
+        given = replace(given, prediction=None)
     fresh = setup.fresh or bool(prepared.fingerprint.unknown)
     with Sink(root, job, list(images.cut(setup.batch_size)), fresh=fresh) as sink:
         keep_or_confirm(sink.folder, victim, images, fresh=fresh)

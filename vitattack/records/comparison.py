@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -136,6 +136,11 @@ class Row:
     name: str
     columns: tuple[Column, ...]
 
+    @property
+    def first(self) -> Result:
+        """A result of the reference, which tells the images of all."""
+        return self.columns[0].results[0]
+
     @cached_property
     def contrasts(self) -> tuple[Contrast, ...]:
         return tuple(Contrast(self.columns[0], other) for other in self.columns[1:])
@@ -148,7 +153,6 @@ class Comparison(Shown):
     TABLES = "vitattack.report.comparison:comparison_tables"
 
     title: str
-    n: int
     sides: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
@@ -170,11 +174,12 @@ class Comparison(Shown):
     def json(self) -> dict[str, Any]:
         return {
             "schema": 1,
-            "n": self.n,
             "sides": list(self.sides),
             "rows": [
                 {
                     "row": row.name,
+                    "data": row.first.job.data,
+                    "n": row.first.n,
                     "columns": [column.json() for column in row.columns],
                     "contrasts": [contrast.json() for contrast in row.contrasts],
                 }
@@ -205,13 +210,18 @@ def compared(sides: Sequence[Side]) -> Comparison:
         rows.append(Row(_row_name(key, shared, keys), tuple(map(Column, names, ((each,) for each in chosen)))))
     if not rows:
         raise UsageError(_other_images([each[keys[0]][0] for each in matched], names))
+    images = {(row.first.job.data, row.first.n) for row in rows}
+    if len(images) > 1:
+        rows = [replace(row, name=f"{row.name} {row.first.job.data}".removeprefix("robust ")) for row in rows]
     rows += _worst_rows(rows, names, shared)
     notes = [f"not compared, since their images differ: {len(strangers)} of {len(keys)} pairs"] if strangers else []
     if resized:
         notes.append("the same pictures, prepared differently for each model")
-    first = rows[0].columns[0].results[0]
-    title = " | ".join([" against ".join(names), *_common(rows), first.job.data, f"n = {first.n}"])
-    return Comparison(title, first.n, names, tuple(rows), tuple(notes))
+    counts = sorted({n for _, n in images})
+    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    data = [rows[0].first.job.data] if len(images) == 1 else []
+    title = " | ".join([" against ".join(names), *_common(rows), *data, n])
+    return Comparison(title, names, tuple(rows), tuple(notes))
 
 
 def _names(sides: Sequence[Side]) -> tuple[str, ...]:
@@ -247,7 +257,7 @@ def _by_key(side: Side, shared: Sequence[str]) -> dict[Key, list[Result]]:
 
 def _on_the_same_images(choices: Sequence[Sequence[Result]]) -> list[Result] | None:
     """A result of every side, all of the same images: of the first such as the sides order them."""
-    for first in choices[0]:
+    for first in sorted(choices[0], key=lambda result: -result.n):
         partners = [next((other for other in each if same_images(first, other)), None) for each in choices[1:]]
         chosen = [first, *(partner for partner in partners if partner is not None)]
         if len(chosen) == len(choices):
@@ -278,15 +288,15 @@ def _worst_rows(rows: Sequence[Row], names: Sequence[str], shared: Sequence[str]
     """The worst case over the attacks of each model and budget that has several."""
     if "attack" not in shared:
         return []
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        jobs = row.columns[0].results[0].job
-        groups.setdefault((jobs.model, jobs.threat), []).append(row)
+        groups.setdefault((row.first.job.model, row.first.job.threat, row.first.job.pixels), []).append(row)
     found = []
-    for (model, threat), members in groups.items():
-        if len(members) > 1:
+    for (model, threat, pixels), members in groups.items():
+        if len(members) > 1 and all(each.first.n == members[0].first.n for each in members):
             texts = [model] * ("model" in shared and len({key[0] for key in groups}) > 1)
             texts += [threat] * ("threat" in shared and len({key[1] for key in groups}) > 1)
+            texts += [members[0].first.job.data] * (len({key[2] for key in groups}) > 1 and bool(pixels))
             sides = zip(names, zip(*(row.columns for row in members), strict=True), strict=True)
             columns = tuple(Column(name, tuple(c.results[0] for c in columns)) for name, columns in sides)
             found.append(Row(" ".join([WORST, *texts]), columns))

@@ -11,6 +11,8 @@ from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
 from vitattack.records.stats import Accuracy
 
+STORED_OF_TABLE = ("title", "columns", "rows", "notes", "left", "whole")  # the rest is of tables that are made anew
+
 
 class Run(NamedTuple):
     """A finished run: its job, the last record of every sample, and what the attack learned beforehand."""
@@ -33,7 +35,8 @@ class Section:
 
     def stored(self) -> dict[str, Any]:
         """The printed part as plain data."""
-        return {name: value for name, value in asdict(self).items() if name != "content"}
+        plain = {name: value for name, value in asdict(self).items() if name != "content"}
+        return {**plain, "tables": [{name: table[name] for name in STORED_OF_TABLE} for table in plain["tables"]]}
 
     @classmethod
     def restored(cls, data: Mapping[str, Any], result: Mapping[str, Any]) -> Section:

@@ -20,6 +20,7 @@ from vitattack.data.formats.array_on_disk import Array, ArrayOnDisk, Rows
 from vitattack.data.formats.arrays import named_arrays
 from vitattack.data.formats.decoding import decode_rgb
 from vitattack.records.saved_examples import FOLDER, IMAGES, SavedExamples
+from vitattack.records.sealed import load_intact
 
 NAMES = {
     "x_adv": ("x_adv", "adv", "x_advs", "advs", "adv_inputs", "adversarial", "images", "image"),
@@ -44,6 +45,13 @@ class ExampleFile:
     index: tuple[int, ...] | None = None
     label: tuple[int, ...] | None = None
     prediction: tuple[int, ...] | None = None
+    weights: str | None = None  # digest of the model that the predictions are of; None where it is that at hand
+    run: str = ""  # the key of the run that they are from
+
+    @property
+    def name(self) -> str:
+        """A short name of what is verified."""
+        return f"run-{self.run[:8]}" if self.run else self.path.name
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -189,8 +197,10 @@ def _saved(run: Path, saved: SavedExamples) -> ExampleFile:
     for file in saved.files:
         hasher.update(file_sha256(file).encode())
     numbers = saved.numbers()
+    job = load_intact(run / "job.json") or {}
     shape = saved[order[0]].x_adv.shape
     return ExampleFile(
         run, hasher.hexdigest(), (len(order), *shape), lambda at: torch.from_numpy(saved[order[at]].x_adv),
         tuple(order), tuple(numbers["label"]), tuple(numbers["prediction"]),
+        str(job.get("weights", "")).partition(" ")[0] or None, str(job.get("key", "")),
     )  # fmt: skip
