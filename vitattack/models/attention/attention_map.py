@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -73,9 +73,10 @@ class AttentionMap:
     def require(self, purpose: str) -> None:
         """Raise a UsageError for a model without attention."""
         if not self.layers:
-            reasons = "; ".join(dict.fromkeys(reason for _, reason in self.ignored))
+            hidden = _by_reason(self.unseen)
+            reasons = "; ".join(dict.fromkeys(reason for _, reason in self.ignored if reason not in hidden))
             others = f" (it has others, and of those: {reasons})" if reasons else ""
-            unseen = "".join(f"; '{name}': {reason}" for name, reason in dict(self.unseen).items())
+            unseen = "".join(f"; '{names[0]}'{_more(names)}: {reason}" for reason, names in hidden.items())
             raise UsageError(
                 f"model '{self.model}' has no attention softmax, so {purpose}: none that I can see, and I looked for "
                 f"{LOOKED_FOR}{others}{unseen}"
@@ -88,6 +89,17 @@ class AttentionMap:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in self.unseen))
         seen = "1 attention softmax is" if len(self.layers) == 1 else f"{len(self.layers)} attention softmaxes are"
         return f"{seen} seen, {len(self.unseen)} more cannot be: {reasons}"
+
+
+def _by_reason(found: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, reason in found:
+        names.setdefault(reason, []).append(name)
+    return names
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def check_scales(layers: AttentionMap, scales: Tensor, per: Per) -> None:
