@@ -22,10 +22,10 @@ import transformers
 from torch import Tensor
 
 from vitattack.data import load_data, match_labels
-from vitattack.data.labels.class_names import CIFAR10
 from vitattack.models.victim import frozen
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
+from vitattack.text.class_lists import CIFAR10
 
 TOLERANCE = 1e-5
 SHUFFLED = [CIFAR10[(7 * number + 3) % 10] for number in range(10)]

@@ -68,6 +68,17 @@ PROTOCOLS = {
         "linf:4/255",
         "RobustBench 1.1.1, helper_files/imagenet_test_image_ids.txt (MIT); Croce et al. 2021",
     ),
+    "robustvlm-imagenet-5k": EvaluationProtocol(
+        "RobustBench's 5,000 ImageNet validation images as CLIP takes them, bicubic 224",
+        "imagenet",
+        5000,
+        lambda: tuple(number - 1 for number in robustbench_ids()),
+        "RobustBench's list, in its order",
+        True,
+        "bicubic224crop224",
+        "linf:2/255 and linf:4/255, APGD on cross-entropy and targeted DLR",
+        "Schlarmann et al. 2024, CLIP_eval/clip_robustbench.py of RobustVLM 7de10ee",
+    ),
     "ares-1k": EvaluationProtocol(
         "1,000 random ImageNet validation images, bilinear 256 to 224",
         "imagenet",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vitattack.core.errors import UsageError
-from vitattack.data.labels.class_names import CIFAR10, CIFAR100, aliases, aliases_of, imagenet_aliases, order_by_name
+from vitattack.data.labels.class_names import aliases, aliases_of, imagenet_aliases, order_by_name
+from vitattack.text.class_lists import CIFAR10, CIFAR100
 
 
 def test_names_in_another_order_give_the_order() -> None:

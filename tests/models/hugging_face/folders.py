@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitattack.data.labels.class_names import CIFAR10
+from vitattack.text.class_lists import CIFAR10
 
 SHUFFLED = [CIFAR10[(7 * number + 3) % 10] for number in range(10)]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

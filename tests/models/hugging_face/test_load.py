@@ -10,12 +10,12 @@ import torch
 from tests.models.hugging_face.folders import SHUFFLED, changed, save_vit
 from vitattack.core.errors import UsageError
 from vitattack.data import load_data, match_labels
-from vitattack.data.labels.class_names import CIFAR10
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.digest import fingerprint
 from vitattack.models.victim import frozen
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
+from vitattack.text.class_lists import CIFAR10
 
 transformers = pytest.importorskip("transformers")
 CPU = torch.device("cpu")

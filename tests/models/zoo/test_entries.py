@@ -33,7 +33,7 @@ SHELVES = {
     "bai2021": 3,
     "rvt": 2,
     "aroid": 2,
-    "robustvlm": 11,
+    "robustvlm": 16,
     "wang": 6,
     "vitwrn2025": 10,
     "aas2024": 24,
@@ -53,6 +53,8 @@ def builds() -> Iterator[ZooEntry]:
 
 @pytest.mark.parametrize("entry", list(builds()), ids=lambda entry: entry.id)
 def test_it_is_built_at_full_shape(entry: ZooEntry) -> None:
+    if str(entry.arch).startswith("open_clip:"):
+        pytest.importorskip("open_clip")
     with torch.device("meta"):
         victim = build_victim(entry)
     with frozen(victim), torch.no_grad():

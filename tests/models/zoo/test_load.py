@@ -275,7 +275,7 @@ def test_mistakes_in_families_are_named(change: tuple[str, str], message: str, t
             "have no direct address, .* from https://drive.google.com/drive/folders/.* give FILE --like mimir",
         ),
         ("singh/eps8", "from https://.* and give FILE with --arch and --normalize"),
-        ("robustvlm/fare2-clip", "cannot be built by this version .*open_clip"),
+        ("robustvlm/FARE1-ViT-B-32-openai", "cannot be built by this version .*image tower alone"),
         ("s000/vit_b_2-2000/cifar10-linf", "was renamed: write vitwrn2025/vit_b_2-2000/cifar10-linf$"),
         ("s002/TRADES+AAS-AT/cifar100", "was renamed: write aas2024/TRADES.AAS-AT/cifar100$"),
         ("s004/tora_vit_b_16-0.5", "was renamed: write tora2023/tora_vit_b_16-0.5$"),
@@ -325,7 +325,7 @@ def test_a_file_fetched_by_hand_is_read_as_its_entry_says(tmp_path: Path) -> Non
         (FileOptions(like="mimir/vit_x_cifar10"), "did you mean mimir/vit_"),
         (FileOptions(like="mimir/vit_t_cifar10", arch="x"), "drop the other options"),
         (FileOptions(like="mimir/vit_s_cifar10"), "does not fit the architecture"),
-        (FileOptions(like="robustvlm/fare2-clip"), "cannot be built"),
+        (FileOptions(like="robustvlm/FARE1-ViT-B-32-openai"), "cannot be built"),
     ):
         with pytest.raises(UsageError, match=message):
             load_model(str(path), CPU, options)

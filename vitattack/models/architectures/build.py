@@ -17,6 +17,7 @@ from vitattack.models.architectures.small_vits import vit_32
 from vitattack.models.architectures.wideresnet import WideResNet
 from vitattack.models.architectures.xcit import xcit_12
 
+OPEN_CLIP = "open_clip:"  # CLIP models as zero-shot classifiers
 ARCHITECTURES: Registry[Callable[..., nn.Module]] = Registry("architecture")
 
 for _size in ("small", "medium", "large"):
@@ -37,7 +38,7 @@ for _depth, _width in ((28, 10), (70, 16)):
 
 
 def build_architecture(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """Build an architecture with random weights: `small:NAME`, a name of `ARCHITECTURES`, or one of timm's.
+    """Build an architecture with random weights: `small:NAME`, `open_clip:NAME`, a name of `ARCHITECTURES`, or one of timm's.
 
     Two arguments work everywhere: `qk_scale` sets the factor on q @ k, and `norm_eps` that of every layer norm.
     """
@@ -58,6 +59,8 @@ def build_architecture(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
 def _factory(arch: str) -> Callable[..., nn.Module]:
     if arch.startswith("small:"):
         return SMALL[arch.removeprefix("small:")]
+    if arch.startswith(OPEN_CLIP):
+        return partial(_zero_shot, arch.removeprefix(OPEN_CLIP))
     if arch in ARCHITECTURES:
         return ARCHITECTURES[arch]
     import timm
@@ -66,6 +69,12 @@ def _factory(arch: str) -> Callable[..., nn.Module]:
         known = [*timm.list_models(), *ARCHITECTURES, *(f"small:{n}" for n in SMALL)]
         raise UsageError(did_you_mean("architecture", arch, known))
     return partial(timm.create_model, arch, pretrained=False)
+
+
+def _zero_shot(name: str, **arguments: Any) -> nn.Module:
+    from vitattack.models.clip.zero_shot import build_zero_shot
+
+    return build_zero_shot(name, arguments)
 
 
 class QueryScale(nn.Module):

@@ -23,13 +23,21 @@ OWN = (
 
 def check_architecture(arch: str) -> None:
     """Refuse a name that neither vitattack nor timm has."""
-    if arch in OWN or (":" in arch and not arch.startswith("small:")):
+    if arch.startswith("open_clip:"):
+        if find_spec("open_clip") is None:
+            raise UsageError(f"'{arch[:60]}' needs open_clip, which is not installed: pip install 'vitattack[clip]'")
+        return
+    if arch in OWN:
         return
     source = _timm_source()
     stem = arch.partition(".")[0]
     if re.fullmatch(r"\w+", stem) and (f"def {stem}(" in source or f"'{stem}'" in source):  # in quotes: former names
         return
-    raise UsageError(did_you_mean("architecture", arch, {*OWN, *re.findall(r"^def (\w+)\(pretrained", source, re.M)}))
+    raise UsageError(
+        did_you_mean(
+            "architecture", arch, {*OWN, "open_clip:NAME", *re.findall(r"^def (\w+)\(pretrained", source, re.M)}
+        )
+    )
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
 from vitattack.models.attention.layer_detection import attention_layers
+from vitattack.models.clip.zero_shot import drop_text_tower
 from vitattack.models.flops import ShapesOnly, ZerosForShapes, count_forward, count_forward_and_backward
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.figures import LayerFigures, ModelFigures
@@ -15,6 +16,7 @@ def count_figures(entry: ZooEntry) -> ModelFigures:
     """Build the model of an entry at its own input size and count; that takes seconds for a large one."""
     with ShapesOnly():
         victim = build_victim(entry).eval()
+        drop_text_tower(victim.model)
     parameters = sum(p.numel() for p in victim.parameters())
     try:
         forward, softmaxes = count_forward(victim)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import current_listener
 from vitattack.core.words import printable
-from vitattack.models.architectures.build import build_architecture
+from vitattack.models.architectures.build import OPEN_CLIP, build_architecture
 from vitattack.models.architectures.read_off import fitting_arguments
+from vitattack.models.clip.zero_shot import filled_part, finish
 from vitattack.models.input_size import answers, find_size, stated_size
 from vitattack.models.normalise import Normaliser, parse_normaliser
 from vitattack.models.programs import Program, load_program
@@ -45,8 +46,9 @@ def load_file(path: Path, options: FileOptions) -> LoadedModel:
         module = model = build_architecture(str(options.arch), kwargs)
     reading = _read(content, model, path.name, options, normalize)
     load_state(model, reading.state, _adapters(options), normalize, path.name)
+    finished = finish(model)
     record: dict[str, Any] = {"source": "file", "arch": options.arch, "arch_kwargs": kwargs, "adapter": options.adapter}
-    record |= {"normalize": options.normalize}
+    record |= {"normalize": options.normalize, **finished}
     if options.model_from is not None:
         victim = _victim_of(module, str(path), options, normalize)
         return LoadedModel(victim, None, {**record, "source": "code", "model_from": options.model_from})
@@ -68,8 +70,9 @@ def load_code(text: str, options: FileOptions) -> LoadedModel:
 def load_state(
     model: nn.Module, state: Mapping[str, Tensor], adapters: tuple[str, ...], normalize: Normaliser | None, name: str
 ) -> None:
-    """Adapt tensors to a model and load them strictly."""
-    load_strict(model, _adapted(state, model, adapters, normalize), name)
+    """Adapt tensors to a model and load them strictly; `finish` is left to do."""
+    filled = filled_part(model)
+    load_strict(filled, _adapted(state, filled, adapters, normalize), name)
 
 
 def _adapted(
@@ -87,6 +90,7 @@ def _read(
     content: dict[Any, Any], model: nn.Module, name: str, options: FileOptions, normalize: Normaliser | None
 ) -> Reading:
     """The tensors of a checkpoint that fit the model; a UsageError says what would."""
+    model = filled_part(model)
     wanted = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
     adapters = _adapters(options)
     adapted = partial(_adapted, model=model, adapters=adapters, normalize=normalize) if adapters else None
@@ -110,7 +114,7 @@ def _read(
 
 def _propose(reading: Reading, wanted: Shapes, name: str, options: FileOptions) -> None:
     """Refuse tensors of other shapes with the arguments under which the architecture would have them."""
-    if options.arch is None:
+    if options.arch is None or options.arch.startswith(OPEN_CLIP):
         return
     theirs = {key: tuple(tensor.shape) for key, tensor in reading.state.items()}
     arguments = fitting_arguments(options.arch, options.architecture_arguments(), theirs)

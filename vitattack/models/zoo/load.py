@@ -12,6 +12,7 @@ from vitattack.core.errors import UsageError, first_line
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable, without_secrets
 from vitattack.models.architectures.build import build_architecture
+from vitattack.models.clip.zero_shot import finish
 from vitattack.models.hugging_face.folder import ModelFolder, read_model_folder
 from vitattack.models.hugging_face.load import FolderOptions, load_folder
 from vitattack.models.hugging_face.repository import fetch_model
@@ -62,6 +63,7 @@ def load_entry(entry: ZooEntry, *, unsafe_pickle: bool = False) -> LoadedModel:
     state = fetch_state(weights, name=entry.id, unsafe=unsafe_pickle)
     victim = build_victim(entry)
     load_state(victim.model, state, entry.adapter, declared_normaliser(entry), entry.id)
+    finished = finish(victim.model)
     record = {
         "source": "zoo",
         "arch": entry.arch,
@@ -70,6 +72,7 @@ def load_entry(entry: ZooEntry, *, unsafe_pickle: bool = False) -> LoadedModel:
         "weights": weights_origin(weights, entry.id),
         "licence": entry.licence,
         "unverified": list(entry.unverified),
+        **finished,
     }
     return LoadedModel(victim, entry, record)
 
