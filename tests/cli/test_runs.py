@@ -118,6 +118,17 @@ def test_deleting_asks_and_spares_what_is_being_written(here: Here, store: Path)
     assert not (store / make_job().folder).exists() and len(stored_runs(store)) == 3
 
 
+def test_a_folder_of_somebody_else_is_no_run(here: Here, tmp_path: Path) -> None:
+    for name in ("project", "runs/training"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "result.json").write_text("{}")
+    assert stored_runs(tmp_path / "runs") == []
+    (tmp_path / "project" / "job.json").write_text("{}")
+    done = here("runs", "rm", "./project", "--yes")
+    assert done.returncode == 2 and "has not the name of a run" in done.stderr
+    assert (tmp_path / "project" / "result.json").exists()
+
+
 def test_rows_of_every_image_are_exported(here: Here, store: Path, tmp_path: Path) -> None:
     done = here("runs", "export", "--csv", "all.csv")
     assert "16 rows of 2 runs" in done.stderr and "3 runs are not finished" in done.stderr

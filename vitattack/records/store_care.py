@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,6 +22,7 @@ from vitattack.records.stored_result import read_result
 from vitattack.records.stored_runs import StoredRun, is_run, stored_run, stored_runs
 
 WHOLE_FILES = ("job.json", "result.json", "probe.json", "learned.json")
+NAME_OF_RUN = re.compile(r"-[0-9a-f]{16}\Z")  # it ends in the key of its job
 Fate = Literal["added", "completed", "equal", "kept"]
 
 
@@ -28,6 +30,8 @@ def remove_run(run: StoredRun) -> None:
     """Delete the folder of a run, unless a process is writing it."""
     if run.folder.is_symlink():
         raise UsageError(f"{run.folder} is a link to a folder elsewhere: delete the link itself")
+    if not NAME_OF_RUN.search(run.folder.resolve().name):
+        raise UsageError(f"{run.folder} has not the name of a run, it may hold other things: delete it by hand")
     records = sorted(run.folder.glob("samples*.jsonl")) or [run.folder / "samples.jsonl"]
     for path in records:
         with closing(RecordFile(path)):  # raises Locked while somebody writes it

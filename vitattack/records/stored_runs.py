@@ -153,9 +153,9 @@ def stored_runs(root: Path) -> list[StoredRun]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a job."""
+    """Whether a folder is that of a job, finished or not; those of trainings hold a result.json alone."""
     try:
-        return any((folder / name).exists() for name in ("job.json", "result.json", "samples.jsonl"))
+        return any((folder / name).exists() for name in ("job.json", "samples.jsonl"))
     except OSError:
         return False
 
@@ -186,7 +186,10 @@ def _changed(folder: Path) -> float:
     """When the result was written, or else the last record."""
     result = folder / "result.json"
     files = [result] if result.exists() else [folder / "job.json", *folder.glob("samples*.jsonl")]
-    return max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
+    try:
+        return max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
+    except OSError:
+        return 0.0
 
 
 def _finished(run: StoredRun, content: dict[str, Any]) -> StoredRun:
@@ -219,8 +222,11 @@ def _fits(folder: Path, content: dict[str, Any]) -> bool:
 def _images_so_far(folder: Path) -> int:
     """Images in whole batches, in all shards or, where they are merged, in one file."""
     whole = folder / "samples.jsonl"
-    paths = [whole] if whole.exists() and whole.stat().st_size else sorted(folder.glob("samples.shard-*.jsonl"))
-    return sum(int(rows) for path in paths for rows in ROWS_OF_BATCH.findall(no_pipe(path).read_bytes()))
+    try:
+        paths = [whole] if whole.exists() and whole.stat().st_size else sorted(folder.glob("samples.shard-*.jsonl"))
+        return sum(int(rows) for path in paths for rows in ROWS_OF_BATCH.findall(no_pipe(path).read_bytes()))
+    except OSError:
+        return 0
 
 
 def _is_being_written(folder: Path) -> bool:
