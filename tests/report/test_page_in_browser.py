@@ -252,7 +252,7 @@ def test_contrast_names_and_roles_are_sound(
 
 
 def test_hostile_names_are_shown_as_they_are(chromium: Any, tmp_path: Path) -> None:
-    for at, text in enumerate(HOSTILE):
+    for at, text in enumerate((*HOSTILE, "one long name " * 9, "oneword" * 30)):
         section = Section("stages", {text: 1}, notes=(text,))
         records = [record(0, "fooled", evidence={"stage": 0}), record(1)]
         store_run(tmp_path, job(text, f"pgd(steps={at + 2})"), records, sections=[section], doubts=[text])
@@ -263,6 +263,10 @@ def test_hostile_names_are_shown_as_they_are(chromium: Any, tmp_path: Path) -> N
     assert "<script>alert(1)</script>" in texts
     assert "\"quoted\" and 'quoted'" in texts
     assert opened.page.title() == "<script>alert(1)</script>"
+    opened.page.keyboard.press("Escape")
+    for width in (1600, 390):
+        opened.page.set_viewport_size({"width": width, "height": 900})
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
     opened.close()
 
 

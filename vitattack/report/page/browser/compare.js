@@ -89,9 +89,9 @@ function compareSection() {
     const [difference, low, high] = pairedGap(both, first, second, neither);
     const p = mcnemar(first, second);
     const signed = (value) => `${value >= 0 ? '+' : '−'}${(100 * Math.abs(value)).toFixed(1)}`;
-    const fact = (value, text) => h('div', { class: 'fact' }, h('b', null, value), h('span', null, text));
+    const fact = (value, ...texts) => h('div', { class: 'fact' }, h('b', null, value), h('span', null, texts));
     facts.replaceChildren(
-      fact(`${percent((both + first) / images.n)} and ${percent((both + second) / images.n)}`, 'robust: the reference, and the other'),
+      fact(`${percent((both + first) / images.n)} and ${percent((both + second) / images.n)}`, 'robust: ', name(one.text), ', and ', name(two.text)),
       fact(`${signed(difference)} points`, `the other minus the reference, 95 % interval ${signed(low)} to ${signed(high)} (paired, Newcombe)${[...one.runs, ...two.runs].some((run) => run.random) ? '; outcomes by the majority of draws' : ''}`),
       fact(`${count(first)} and ${count(second)}`, 'images that only the reference, and only the other, withstands'),
       fact(p < 0.001 ? p.toExponential(1) : p.toFixed(3), `McNemar's exact p: ${p < 0.05 ? 'the two differ' : 'no difference is shown'}`),

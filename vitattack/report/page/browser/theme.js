@@ -18,3 +18,7 @@ setTheme(remembered());
 byId('theme').hidden = false;
 byId('theme').addEventListener('click', () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]));
 dark.addEventListener('change', () => setTheme(theme));
+
+// Paper is white.
+addEventListener('beforeprint', () => { document.documentElement.dataset.theme = 'light'; });
+addEventListener('afterprint', () => setTheme(theme));
