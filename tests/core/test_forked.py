@@ -26,8 +26,14 @@ def found(work: Callable[[Any], Any], items: list[Any], count: int = 2, threads:
     return dict(spread(work, items, count, threads))
 
 
-def children() -> list[int]:
-    return [int(n) for n in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+def children() -> set[int]:
+    return {int(n) for n in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+@pytest.fixture
+def before() -> set[int]:
+    """The children of other tests."""
+    return children()
 
 
 class Heard(Listener):
@@ -47,11 +53,11 @@ class Heard(Listener):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_every_item_is_worked_on_once(count: int) -> None:
+def test_every_item_is_worked_on_once(count: int, before: set[int]) -> None:
     parent = os.getpid()
     answers = found(lambda n: (n * n, os.getpid() == parent), [*range(7)], count)
     assert answers == {n: (n * n, count == 1) for n in range(7)}
-    assert not children()
+    assert not children() - before
 
 
 def test_processes_work_side_by_side_and_keep_what_they_inherit() -> None:
@@ -85,7 +91,9 @@ def test_copies_of_a_process_with_a_used_thread_pool_compute_its_bits(threads: i
 @pytest.mark.parametrize(
     ("error", "kind"), [(UsageError("wrong"), UsageError), (KeyError("wrong"), KeyError), (SystemExit(3), RuntimeError)]
 )
-def test_an_error_is_raised_here_with_its_trace_and_ends_all(error: BaseException, kind: type[Exception]) -> None:
+def test_an_error_is_raised_here_with_its_trace_and_ends_all(
+    error: BaseException, kind: type[Exception], before: set[int]
+) -> None:
     def work(n: int) -> None:
         if n == 1:
             raise error
@@ -94,7 +102,7 @@ def test_an_error_is_raised_here_with_its_trace_and_ends_all(error: BaseExceptio
     began = time.monotonic()
     with pytest.raises(kind) as raised:
         found(work, [0, 1])
-    assert time.monotonic() - began < 5 and not children()
+    assert time.monotonic() - began < 5 and not children() - before
     assert "in work" in str(raised.value.__cause__)
 
 
@@ -141,17 +149,17 @@ def test_a_killed_copy_is_replaced_with_a_word(tmp_path: Path) -> None:
     assert heard.notes == ["a worker process ended with signal 9: its images are given to another"]
 
 
-def test_images_that_kill_every_copy_end_in_one_line() -> None:
+def test_images_that_kill_every_copy_end_in_one_line(before: set[int]) -> None:
     with listening(Heard()), pytest.raises(VitattackError, match=f"signal 9, {MAX_ATTEMPTS} times .*--jobs 1"):
         found(lambda n: os.kill(os.getpid(), signal.SIGKILL), [0])
-    assert not children()
+    assert not children() - before
 
 
-def test_closing_kills_busy_copies() -> None:
+def test_closing_kills_busy_copies(before: set[int]) -> None:
     with closing(spread(lambda n: time.sleep(60 * n), [0, 1, 2], 3, 1)) as answers:
         assert next(answers)[0] == 0
-        assert children()
-    assert not children()
+        assert children() - before
+    assert not children() - before
 
 
 DRIVER = """
