@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitattack.core.errors import UsageError
 from vitattack.core.files import no_pipe
@@ -297,6 +297,3 @@ def earliest(since: str) -> float:
         raise UsageError(
             f"'{printable(since)}' is no time: write 3d, 12h, 30min or a date such as 2026-11-01"
         ) from None
-
-
-STATES: tuple[State, ...] = get_args(State)
