@@ -36,7 +36,7 @@ def match_labels(victim: Victim, labels: Sequence[str] | None, images: DataSet) 
         _Reordered(victim, order),
         name=victim.name,
         num_classes=victim.num_classes,
-        input_size=victim.input_size,
+        input_size=victim.size,
         transform=victim.transform,
         channels=victim.channels,
     ).to(victim.mean.device)

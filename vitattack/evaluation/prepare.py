@@ -144,7 +144,10 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
 
 def preprocessing(transform: str | None, victim: Victim | None = None) -> Preprocessing:
     """The requested transform, and the one the model was trained with."""
-    return Preprocessing(transform, victim.transform, victim.input_size) if victim else Preprocessing(transform)
+    if victim is None:
+        return Preprocessing(transform)
+    side = victim.input_size if victim.input_height is None else None  # sets are scaled to squares only
+    return Preprocessing(transform, victim.transform, side)
 
 
 def images_of(setup: Setup, how: Preprocessing = Preprocessing()) -> DataSet:

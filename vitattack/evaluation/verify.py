@@ -101,10 +101,10 @@ def _places(given: ExampleFile, prepared: Prepared) -> dict[int, int]:
             f"'{path}' has an example of image {min(strangers)}, which is not among the {len(images)} of '{images.text}': "
             "give the data that the examples were made for"
         )
-    size = prepared.victim.input_size
-    if given.shape[1:] != (prepared.victim.channels, size, size):
+    height, width = prepared.victim.size
+    if given.shape[1:] != (prepared.victim.channels, height, width):
         shape = " x ".join(map(str, given.shape[1:]))
-        takes = f"{prepared.victim.channels} x {size} x {size}"
+        takes = f"{prepared.victim.channels} x {height} x {width}"
         raise UsageError(
             f"'{path}' has images of {shape}, '{prepared.victim.name}' takes {takes}: make them for this model"
         )

@@ -23,6 +23,7 @@ class Victim(Attackable):
     mean: Tensor
     std: Tensor
     known_random = False  # set by `marked_random` for a while
+    input_height: int | None = None  # where images are not square; then `input_size` is their width
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class Victim(Attackable):
         *,
         name: str,
         num_classes: int,
-        input_size: int,
+        input_size: int | tuple[int, int],  # a side, or height and width
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         transform: str = "none",
@@ -40,7 +41,10 @@ class Victim(Attackable):
         self.model = model
         self.name = name
         self.num_classes = num_classes
-        self.input_size = input_size
+        height, width = input_size if isinstance(input_size, tuple) else (input_size, input_size)
+        self.input_size = width
+        if height != width:  # a square model has no such attribute: its digest is as it was
+            self.input_height = height
         self.transform = transform
         self.channels = channels
         self.normalises = mean is not None
@@ -54,9 +58,19 @@ class Victim(Attackable):
     def is_random(self) -> bool:
         return self.known_random
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images it takes."""
+        return self.input_height or self.input_size, self.input_size
+
+    @property
+    def size_in_words(self) -> str:
+        height, width = self.size
+        return f"{width}" if height == width else f"{height} x {width}"
+
     def grey(self, count: int = 1) -> Tensor:
         """Return grey images of the right shape, dtype and device, for trial forwards."""
-        shape = (count, self.channels, self.input_size, self.input_size)
+        shape = (count, self.channels, *self.size)
         return torch.full(shape, 0.5, device=self.mean.device, dtype=self.mean.dtype)
 
 
@@ -108,7 +122,8 @@ def as_victim(module: nn.Module, x: Tensor, name: str | None = None) -> Victim:
         raise UsageError(
             f"the model returns {tuple(logits.shape)} for one image, not (1, classes): wrap it so that it gives logits"
         )
-    return Victim(module, name=name, num_classes=logits.shape[1], input_size=x.shape[-1], channels=x.shape[1])
+    size = int(x.shape[-2]), int(x.shape[-1])
+    return Victim(module, name=name, num_classes=logits.shape[1], input_size=size, channels=x.shape[1])
 
 
 def check_module(module: nn.Module) -> None:
@@ -188,7 +203,7 @@ def check_forward(victim: Victim) -> None:
             logits = victim(victim.grey(2))
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"model '{victim.name}' fails on {victim.input_size} px images: {reason}") from error
+        raise UsageError(f"model '{victim.name}' fails on {victim.size_in_words} px images: {reason}") from error
     if logits.dim() != 2 or logits.shape[1] != victim.num_classes:
         raise UsageError(
             f"model '{victim.name}' returns {tuple(logits.shape)} for 2 images, not (2, {victim.num_classes}): "

@@ -73,7 +73,7 @@ class Transfer(InBall, OneInner):
 
         def at_source_size() -> tuple[Tensor, Tensor]:
             x, y = calibration()
-            return resized(x, source.input_size), y
+            return resized(x, *source.size), y
 
         return replace(self, inner=self.inner.prepare(source, at_source_size, rng=rng))
 
@@ -91,7 +91,7 @@ class Transfer(InBall, OneInner):
         if len(x) == 0:
             return Crafted(x.clone(), evidence)
         source = self._model(victim, x.device)
-        x_source = resized(x.to(source.mean.dtype), source.input_size)
+        x_source = resized(x.to(source.mean.dtype), *source.size)
         x_source = self.ball.project(x_source, x_source)  # resampling may leave the box by rounding
         with counting_passes(source) as passes:
             crafted = self.inner(source, x_source, y, rng=rng)

@@ -31,7 +31,7 @@ def restrict_to_classes(victim: Victim, classes: Classes | None) -> Victim:
         _Asked(victim, classes),
         name=victim.name,
         num_classes=len(classes),
-        input_size=victim.input_size,
+        input_size=victim.size,
         transform=victim.transform,
         channels=victim.channels,
     ).to(victim.mean.device)

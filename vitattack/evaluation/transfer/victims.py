@@ -87,6 +87,11 @@ def assemble(
         check_model_name(text, stated[text], attacks=ATTACKS)
     loaded: dict[str | int, LoadedModel] = {text: load_model(text, place, stated[text]) for text in texts}
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
+    oblong = next((victim for victim in known if victim.input_height is not None), None)
+    if oblong is not None:
+        raise UsageError(
+            f"'{oblong.name}' takes {oblong.size_in_words} px images, and between models only squares are scaled: leave it out"
+        )
     largest = max((victim.input_size for victim in known), default=None)
     base = images_of(setup, Preprocessing(setup.transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])

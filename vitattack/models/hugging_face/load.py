@@ -61,17 +61,13 @@ def _from_transformers(folder: ModelFolder, name: str, options: FolderOptions) -
         model, kernel = _classifier(folder, name, options.attention)
         how = _prepared(folder, name, options.normalize)
     _check_finite(model, name)
-    height, width = how.size or _sides(model.config) or (224, 224)
-    if height != width:
-        raise UsageError(
-            f"'{name}' takes {height} x {width} px images, and only square ones are supported: choose another"
-        )
+    size = how.size or _sides(model.config) or (224, 224)
     mean, std = how.normalize or (None, None)
     victim = Victim(
         FlippedChannels(model) if how.flip_channels else model,
         name=name,
         num_classes=int(model.config.num_labels),
-        input_size=height,
+        input_size=size,
         mean=mean,
         std=std,
         transform=how.transform,

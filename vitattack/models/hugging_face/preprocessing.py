@@ -72,6 +72,8 @@ def _geometry(settings: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]
     if "height" in size:
         scaled = (size["height"], size["width"])
         target = final or scaled
+        if method == "bilinear" and final is None and scaled[0] != scaled[1]:
+            return scaled, f"resize{scaled[0]}x{scaled[1]}"
         known = method and scaled[0] == scaled[1] and target[0] == target[1]
         return target, f"{method}{scaled[0]}x{scaled[1]}crop{target[0]}" if known else "none"
     short = size.get("shortest_edge")

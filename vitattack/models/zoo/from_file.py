@@ -52,7 +52,7 @@ def load_file(path: Path, options: FileOptions) -> LoadedModel:
     if options.model_from is not None:
         victim = _victim_of(module, str(path), options, normalize)
         return LoadedModel(victim, None, {**record, "source": "code", "model_from": options.model_from})
-    size = options.size or (side := input_size_of(model, kwargs), side)
+    size = options.size or stated_size(model, kwargs) or (32, 32)
     victim = _victim(model, str(path), class_count(model, kwargs), size, normalize)
     return LoadedModel(victim, None, record)
 
@@ -164,12 +164,8 @@ def _victim_of(module: nn.Module, name: str, options: FileOptions, normalize: No
 
 
 def _victim(model: nn.Module, name: str, classes: int, size: tuple[int, int], normalize: Normaliser | None) -> Victim:
-    if size[0] != size[1]:
-        raise UsageError(
-            f"'{printable(name)}' takes {size[0]} x {size[1]} px images, and only square ones are supported"
-        )
     mean, std = normalize or (None, None)
-    return Victim(model, name=name, num_classes=classes, input_size=size[0], mean=mean, std=std)
+    return Victim(model, name=name, num_classes=classes, input_size=size, mean=mean, std=std)
 
 
 def class_count(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
