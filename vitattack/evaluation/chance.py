@@ -22,11 +22,15 @@ def at_chance(records: Sequence[SampleRecord], classes: int) -> bool:
 
 
 def chance_doubt(records: Sequence[SampleRecord], victim: Victim, x: Tensor, y: Tensor) -> str:
-    """The doubt, with the normalisation and channel order that helps most on the images x, if any does."""
+    """The doubt, with the normalisation and channel order that helps most on the images x, if any does.
+
+    Of those that only chance puts in order, the first is named: CIFAR-10's before CLIP's.
+    """
     found = stats.clean_accuracy(records)
     said = f"clean accuracy {percent(found.accuracy)} is no better than guessing among {victim.num_classes} classes"
     tried = {what: stats.share(_correct(victim, other, y), len(y)) for what, other in _other_inputs(victim, x)}
-    best = max(tried, key=lambda what: tried[what].correct, default=None)
+    most = max((share.accuracy for share in tried.values()), default=0.0)
+    best = next((what for what, share in tried.items() if share.high >= most), None)
     if best is None or _guessed(tried[best], victim.num_classes):
         return f"{said}, and no other known normalisation or channel order helps: check weights, classes and labels"
     return f"{said}: {best} gets {tried[best].correct} of {len(y)} images right, so use that"
