@@ -37,7 +37,6 @@ class Curve:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    key: str = ""  # of the run that it shows
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _falling(run: ShownRun, falls: Column, standing: int, end: float, start: flo
     if end > x[-1]:
         x, y = [*x, end], [*y, y[-1]]
     share = tuple(value / max(1, run.n) for value in y)
-    return Curve(run.job.model, run.attack, tuple(round(value, 6) for value in x), share, key=run.job.key)
+    return Curve(run.job.model, run.attack, tuple(round(value, 6) for value in x), share)
 
 
 def accuracy_by_budget(images: ImageSet) -> dict[str, list[Curve]]:

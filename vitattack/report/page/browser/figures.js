@@ -18,7 +18,7 @@ function plot(figure) {
   const card = h('figure', { class: 'card plot' });
   let draw;
   if (figure.shape === 'lines') {
-    const shown = new Set(figure.lines.keys().filter ? [...figure.lines.keys()].slice(0, MOST_LINES) : []);
+    const shown = new Set([...figure.lines.keys()].slice(0, MOST_LINES));
     const tip = h('div', { class: 'tip', hidden: true });
     let drawn = null;
     draw = (width) => {

@@ -42,4 +42,6 @@ inflate().then(() => {
   addEventListener('hashchange', follow);
   follow();
   document.documentElement.dataset.ready = 'yes';
+}, () => { // without DecompressionStream, as before 2023
+  for (const id of ['compare', 'images']) byId(id)?.querySelector('.filled').replaceChildren(h('p', { class: 'muted' }, 'This part needs a newer browser.'));
 });
