@@ -270,13 +270,13 @@ def test_hostile_names_are_shown_as_they_are(chromium: Any, tmp_path: Path) -> N
     opened.close()
 
 
-@pytest.mark.timeout(900)  # most of it to write the store
+@pytest.mark.timeout(2400)  # nearly all of it to write the store
 def test_a_large_store_opens_quickly_and_scrolls(chromium: Any, tmp_path: Path) -> None:
     for at in range(12):
         store_run(tmp_path, job(attack=f"pgd(steps={at + 2})"), drawn_records(50_000, at))
-    path, began = tmp_path / "report.html", time.perf_counter()
+    path, began = tmp_path / "report.html", time.process_time()
     path.write_text(page(read_overview([tmp_path])))
-    written = time.perf_counter() - began
+    written = time.process_time() - began
     began = time.perf_counter()
     opened = Opened(chromium, path, fragment="#image=41777")
     ready = time.perf_counter() - began
@@ -286,5 +286,8 @@ def test_a_large_store_opens_quickly_and_scrolls(chromium: Any, tmp_path: Path) 
     )
     size = path.stat().st_size / 1e6
     assert size < 8
-    assert (written < 40, ready < 4) == (True, True), (written, ready)  # twice the limits: others may be computing
+    assert (written < 20, ready < 4) == (True, True), (
+        written,
+        ready,
+    )  # twice the time to open: others may be computing
     opened.close()
