@@ -10,6 +10,8 @@ from pathlib import Path
 MISSPELT = (
     "evall",
     "eval tiny-vti",
+    "eval nowhere.py:make_model",
+    "eval hf:onlyname",
     "eval tiny-vit pgdd",
     "eval tiny-vit worst(pgd,gamma)",
     "eval tiny-vit pgd --threat l3:2",
