@@ -42,6 +42,11 @@ class RedTeamRow:
         return weights_of(self.model)
 
     @property
+    def verdict_file(self) -> Path:
+        """Verdicts of AutoAttack and the best known, per image."""
+        return HERE / "verdicts" / f"{self.name}.json"
+
+    @property
     def without_fault(self) -> RedTeamRow:
         return replace(self, fault="")
 

@@ -71,7 +71,7 @@ def main() -> None:
     args = parser.parse_args()
     (HERE / "verdicts").mkdir(exist_ok=True)
     for row in read_rows():
-        path = HERE / "verdicts" / f"{row.name}.json"
+        path = row.verdict_file
         if (args.only and row.name not in args.only) or path.exists() or not row.weights.exists():
             continue
         found = verdict(row, args.out)
