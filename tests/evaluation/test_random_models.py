@@ -233,3 +233,17 @@ def test_the_worst_case_over_attacks_is_an_expectation_too() -> None:
     both = evaluate(Noisy(additive), ["pgd(steps=4)", "fgsm"], data=(X, Y), **SETTINGS)  # type: ignore[arg-type]
     assert both.worst_case.accuracy <= min(result.robust.accuracy for result in both.results) + 0.1
     assert both.results[0].clean == both.results[1].clean
+
+
+def test_auto_averages_the_gradients_of_a_random_model() -> None:
+    """The gradient of one draw sees a tenth of the pixels; the mean of four sees what the model's mean depends on."""
+    keeping = Noisy(lambda x: nn.functional.dropout(x, 0.9, training=True))
+    settings = {**SETTINGS, "threat": "linf:0.02", "data": (X, keeping.inner(X).argmax(1))}
+    (found,) = evaluate(keeping, "auto(steps=2, k=2, long=4)", **settings).results
+    left = [record for record in found.records if record.status == "robust"]
+    stages = next(section for section in found.sections if section.name == "stages").content
+    assert "averaged" in stages
+    # 4 steps towards 2 classes: 5 forwards and 4 backwards of 4 answers, and 4 to rank the classes
+    assert left and all(r.evidence["spent averaged"] >= 2 * (5 + 4) * 4 + 4 for r in left)
+    assert any("averaged over 4 answers" in doubt for doubt in found.doubts)
+    assert not any("promise" in doubt for doubt in found.doubts)

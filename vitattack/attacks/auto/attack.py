@@ -188,7 +188,8 @@ class Auto(InBall):
             block.run(self.opening, block.survivors(), before)
         rounds, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
         if block.detour is not None:
-            rounds = (self.detour,) if block.lost else (self.detour, *rounds)
+            detour = self.detour._replace(name=block.detour.stage)
+            rounds = (detour,) if block.lost else (detour, *rounds)
         idle = 0  # consecutive rounds without a success
         on_all = self.passes is not None or self.until is not None
         # unlimited rounds end, too: with the budget, or with the first round that breaks none

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.auto_stage import AutoStage, overhead
 from vitattack.attacks.auto.blind import blind_stages
-from vitattack.attacks.auto.detours import Chosen, choose
+from vitattack.attacks.auto.detours import Chosen, averaged, choose
 from vitattack.attacks.auto.numbering import ALL, BLIND, SELDOM, TAIL
 from vitattack.attacks.base import blank_search
 from vitattack.attacks.compose import confirmed
@@ -73,7 +73,10 @@ class SampleBlock:
             self.half = half if agreement >= model_checks.AGREEMENT else None
 
     def _check_gradients(self, x: Tensor, y: Tensor, first: slice) -> None:
-        """Look for a detour where the model does not do what its gradients promise."""
+        """Look for a detour where the model is random, or does not do what its gradients promise."""
+        if self.victim.is_random:
+            self.detour = averaged(self.victim)
+            return
         rng, ball = self.rng[torch.arange(len(x))], self.settings.ball
         fidelity, self.lost = model_checks.trust(self.victim, ball, x, y, rng.child("fidelity"))
         self.evidence["fidelity"] = torch.full_like(self.evidence["margin"], fidelity)
@@ -96,7 +99,7 @@ class SampleBlock:
     @property
     def doubts(self) -> tuple[str, ...]:
         """The detour taken, which no record names."""
-        return (f"gradients that lead nowhere were replaced: {self.detour.change}",) if self.detour else ()
+        return (self.detour.doubt,) if self.detour else ()
 
     @property
     def spent(self) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitattack.attacks.auto.numbering import AVERAGED, DETOUR
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
 from vitattack.attacks.gradient.variants import pgd
@@ -19,16 +20,20 @@ from vitattack.models.gradients.straight_through import Detour, StraightThrough
 from vitattack.models.gradients.substitutes import KINDS
 from vitattack.models.lost_gradients import find_lost_gradient
 from vitattack.models.victim import Victim, frozen
+from vitattack.models.views import Averaged
 from vitattack.threats.lp import LpBall
 
 STEPS = 10  # of a trial
+ANSWERS = 4  # of a random model, averaged in each step
+REPLACED = "gradients that lead nowhere were replaced"
 
 
 class Chosen(NamedTuple):
-    """A view, and in words what it changes."""
+    """A view, what it changes, as a doubt, and the name of the stage that runs through it."""
 
     view: Attackable
-    change: str
+    doubt: str
+    stage: str = DETOUR
 
 
 def views(victim: Victim, ball: LpBall, x: Tensor, rng: SampleRng) -> dict[str, Attackable]:
@@ -48,6 +53,12 @@ def views(victim: Victim, ball: LpBall, x: Tensor, rng: SampleRng) -> dict[str, 
     return {f"straight-through around {detour}": StraightThrough(victim, detour) for detour in detours}
 
 
+def averaged(victim: Victim) -> Chosen:
+    """The mean of a random model's gradients over a few answers."""
+    doubt = f"the model is random: gradients were averaged over {ANSWERS} answers"
+    return Chosen(Averaged(victim, ANSWERS), doubt, AVERAGED)
+
+
 def choose(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -> tuple[Chosen | None, PassesPerImage]:
     """The view through which a short attack gets furthest on the plain model, if further than without one.
 
@@ -63,5 +74,5 @@ def choose(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -
         spent = spent.plus(PassesPerImage(*(int(evidence[kind].sum()) for kind in ("forwards", "backwards"))))
         reached = int(evidence["fooled"].sum()), float(evidence["margin"].mean())
         if reached > best:
-            best, chosen = reached, Chosen(view, change) if change else None
+            best, chosen = reached, Chosen(view, f"{REPLACED}: {change}") if change else None
     return chosen, spent
