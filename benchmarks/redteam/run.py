@@ -107,7 +107,21 @@ def _mean(values: Sequence[int]) -> float:
 
 
 def table(title: str, outcomes: Sequence[RowOutcome]) -> Table:
-    heads = ("row", "threat", "right", "auto", "AA", "best", "missed", "alone", "passes", "R2", "fidelity", "doubts", "silent")
+    heads = (
+        "row",
+        "threat",
+        "right",
+        "auto",
+        "AA",
+        "best",
+        "missed",
+        "alone",
+        "passes",
+        "R2",
+        "fidelity",
+        "doubts",
+        "silent",
+    )
     return Table(title, heads, [_line(each) for each in outcomes])
 
 

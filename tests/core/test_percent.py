@@ -50,7 +50,7 @@ def test_signs_of_differences_stay() -> None:
 
 def test_a_few_fragile_survivors_of_many_are_not_none() -> None:
     """A bound of 0.26 % is not 0 %."""
-    assured = AssuranceOutcome(survivors=5000, probed=1150, fell=0, escalated=False, broke=0)
+    assured = AssuranceOutcome(survivors=5000, probed=1150, nearest=0, fell=0, escalated=False, broke=0)
     assert assured.bound is not None and 0.002 < assured.bound < 0.003
     assert f"at most {at_most(assured.bound)}% of the 5000 survivors" in assured.note
     assert "at most 0.3% of the 5000 survivors" in assured.note

@@ -15,9 +15,9 @@ from vitattack import evaluate
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import Auto
 from vitattack.attacks.auto.numbering import MOST, NAMES
-from vitattack.attacks.auto.report import auto_report, most_fragile
+from vitattack.attacks.auto.report import AssuranceOutcome, auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
-from vitattack.attacks.base import BLIND_SHARE
+from vitattack.attacks.base import BLIND_SHARE, Assurance
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, next_pass
 from vitattack.records.job import Job
@@ -83,8 +83,8 @@ def test_the_probe_costs_at_most_its_share_and_hangs_on_seed_and_row_alone() -> 
     records = [record(n) for n in range(200)]
     found = next_pass(attack, JOB, records, 1)
     assert found is not None and found.number == PROBED
-    price = attack.assurance.price
-    assert len(found.rows) * price <= 0.15 * 200 * 400 < (len(found.rows) + 1) * price
+    price, share = attack.assurance.price, attack.assurance.share
+    assert len(found.rows) * price <= share * 200 * 400 < (len(found.rows) + 1) * price
     assert list(found.rows) == sorted(set(found.rows))
     assert next_pass(attack, JOB, records, 1) == found
     other = next_pass(attack, replace(JOB, seed=1), records, 1)
@@ -116,7 +116,24 @@ def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -
         is None
     )
     assert next_pass(attack_text.build("pgd", LpBall("linf", 0.1)), JOB, [record(n) for n in range(90)], 1) is None
-    assert next_pass(attack, JOB, [record(0, spent=100)], 1) is None  # 15 % of that pays for nothing
+
+
+def test_half_of_the_probed_are_the_nearest_and_few_passes_pay_for_two() -> None:
+    attack = attack_text.build("auto", LpBall("linf", 0.1))
+    near = {7: 0.5, 30: 0.9, 101: 0.1, 180: 0.2}
+    records = [replace(record(n), evidence={"margin": near.get(n, 0.0) - 1}) for n in range(200)]
+    found = next_pass(attack, JOB, [replace(r, forwards=110) for r in records], 1)
+    assert found is not None and (len(found.rows), found.nearest) == (4, {7, 30})
+    few = next_pass(attack, JOB, [replace(r, forwards=10) for r in records], 1)
+    assert few is not None and (len(few.rows), few.nearest) == (2, {30})
+    alone = next_pass(attack, JOB, records[:1], 1)
+    assert alone is not None and alone.rows == (0,)
+
+
+def test_the_bound_rests_on_those_that_were_drawn() -> None:
+    outcome = AssuranceOutcome(survivors=100, probed=30, nearest=10, fell=0, escalated=False, broke=0)
+    assert outcome.bound == most_fragile(90, 20) / 100 > most_fragile(100, 30) / 100
+    assert "(the 10 nearest to the boundary, 20 drawn)" in outcome.note
 
 
 @pytest.mark.parametrize(("population", "probed"), list(itertools.product([1, 5, 12], [1, 2, 5])))
@@ -162,9 +179,11 @@ def test_no_hit_is_reported_for_what_it_is() -> None:
     assured = told.assured
     assert (assured.survivors, assured.fell, assured.escalated) == (64, 0, False)
     assert f"0 of {assured.probed} probed survivors fell" in assured.note and "nothing about stronger" in assured.note
-    assert assured.bound == most_fragile(64, assured.probed) / 64
+    assert assured.nearest == assured.probed // 2
+    assert assured.bound == most_fragile(64 - assured.nearest, assured.probed - assured.nearest) / 64
     first = [stage for stage in told.bought if stage.stage in NAMES]
-    assert sum(s.passes for s in told.bought if s.stage == "probe") <= 0.15 * 1.05 * sum(s.passes for s in first)
+    share = Assurance.share
+    assert sum(s.passes for s in told.bought if s.stage == "probe") <= share * 1.05 * sum(s.passes for s in first)
 
 
 def test_a_run_stopped_anywhere_ends_in_the_same_file(tmp_path: Path) -> None:

@@ -76,12 +76,16 @@ class Traits:
 BLIND_SHARE = 0.05
 
 
+NEAREST = "probed as one of the nearest"  # evidence; other probed samples were drawn
+
+
 @dataclass(frozen=True)
 class Assurance:
     """Attacks on the survivors of a finished run: `probe` on some of them and, if one falls, `full` on all of them.
 
-    `price` is the passes of a probed survivor, its clean forward and the judge's verdict included. Probing costs at most
-    `share` of the passes of the run. Stages of both attacks are numbered after those of the run.
+    `price` is the passes of a probed survivor, its clean forward and the judge's verdict included. As many are probed as
+    `share` of the passes of the run pays for, but at least `least`: half of them the nearest to the boundary, the others
+    drawn. Stages of both attacks are numbered after those of the run.
     """
 
     probe: Attack
@@ -89,7 +93,8 @@ class Assurance:
     price: int
     first_of_probe: int
     first_of_full: int
-    share: float = 0.15
+    share: float = 0.2
+    least: int = 2
     blind: float = BLIND_SHARE
 
 

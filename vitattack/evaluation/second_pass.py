@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from vitattack.attacks.base import Attack, recall_attack
+from vitattack.attacks.base import NEAREST, Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner
@@ -42,6 +42,7 @@ class LaterPass(NamedTuple):
     attack: Attack
     rows: tuple[int, ...]
     first: int  # number of its first stage among those of the job
+    nearest: frozenset[int] = frozenset()  # rows chosen for their distance from the boundary, not by chance
 
     @property
     def name(self) -> str:
@@ -65,8 +66,15 @@ def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], 
     if sum(bool(record.evidence.get("zero_grad")) for record in left) > offered.blind * len(left):
         return everybody
     spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
-    rows = chosen([r.index for r in left], job.seed, math.floor(offered.share * spent / offered.price))
-    return LaterPass(PROBED, offered.probe, rows, offered.first_of_probe) if rows else None
+    count = max(offered.least, math.floor(offered.share * spent / offered.price))
+    nearest = frozenset(r.index for r in sorted(left, key=_from_boundary)[: count // 2])
+    by_chance = chosen([r.index for r in left if r.index not in nearest], job.seed, count - len(nearest))
+    rows = tuple(r.index for r in left if r.index in nearest.union(by_chance))
+    return LaterPass(PROBED, offered.probe, rows, offered.first_of_probe, nearest) if rows else None
+
+
+def _from_boundary(record: SampleRecord) -> float:
+    return -float(record.evidence.get("margin", -math.inf))
 
 
 def chosen(rows: Sequence[int], seed: int, count: int) -> tuple[int, ...]:
@@ -130,6 +138,8 @@ def merged_record(before: SampleRecord, found: SampleRecord, again: LaterPass) -
     """The record of a sample after another pass, at the price of all passes."""
     kept = found if found.status == "fooled" else before
     evidence = {**before.evidence, f"spent {again.name}": found.forwards + found.backwards}
+    if before.index in again.nearest:
+        evidence[NEAREST] = True
     if kept is found:
         evidence |= found.evidence | {"stage": again.first + int(found.evidence["stage"])}
         evidence |= {name: value for name, value in before.evidence.items() if name == CLEAN}

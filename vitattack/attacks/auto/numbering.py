@@ -6,7 +6,7 @@ from vitattack.attacks.autoattack.autoattack import VERSIONS
 
 TAIL = "fp32 tail"
 NAMES = ("targets", "view", "apgd margin", "apgd_ce", TAIL)
-QUERIES, STEPS = 150, 20  # in the probe
+QUERIES, STEPS = 1000, 20  # in the probe
 PROBE = (f"square({QUERIES})", f"apgd_ce({STEPS})", f"apgd margin({STEPS})")
 STAGES = (*(f"probe {name}" for name in PROBE), *(f"full {name}" for name in VERSIONS["standard"]))
 BLIND = ("blind random", "blind square")  # of logits alone, where the model has no gradient

@@ -8,7 +8,7 @@ from math import comb
 from typing import Any
 
 from vitattack.attacks.auto.numbering import ALL, BLIND, DETOUR, MOST, NAMES, PROBE, SELDOM, STAGES
-from vitattack.attacks.base import BLIND_SHARE
+from vitattack.attacks.base import BLIND_SHARE, NEAREST
 from vitattack.attacks.gradient.fidelity import TRUSTED
 from vitattack.core.percent import at_most
 from vitattack.core.table import Table
@@ -32,20 +32,27 @@ class StageYield:
 
 @dataclass(frozen=True)
 class AssuranceOutcome:
-    """Outcome of the assurance: `fell` of `probed` samples among `survivors`; AutoAttack `broke` more if it escalated."""
+    """Outcome of the assurance: `fell` of `probed` samples among `survivors`; AutoAttack `broke` more if it escalated.
+
+    The `nearest` of the probed samples were those with the best margins, the others were drawn.
+    """
 
     survivors: int
     probed: int
+    nearest: int
     fell: int
     escalated: bool
     broke: int
 
     @property
     def bound(self) -> float | None:
-        """Upper bound at 95 % confidence on the fragile share of survivors after a probe without success (hypergeometric)."""
+        """Upper bound at 95 % confidence on the fragile share of survivors after a probe without success (hypergeometric).
+
+        The nearest are known not to be fragile; the bound for the others rests on those drawn among them.
+        """
         if not self.probed or self.fell:
             return None
-        return most_fragile(self.survivors, self.probed) / self.survivors
+        return most_fragile(self.survivors - self.nearest, self.probed - self.nearest) / self.survivors
 
     @property
     def note(self) -> str:
@@ -60,7 +67,8 @@ class AssuranceOutcome:
         if not self.probed:
             return "assurance: none, since 15 % of so few passes do not pay for a probe"
         return (
-            f"assurance: 0 of {self.probed} probed survivors fell to {probe}; with 95 % confidence at most "
+            f"assurance: 0 of {self.probed} probed survivors fell to {probe} (the {self.nearest} nearest to the "
+            f"boundary, {self.probed - self.nearest} drawn); with 95 % confidence at most "
             f"{at_most(self.bound or 0.0)}% of the {self.survivors} survivors would fall to the same probe (hypergeometric); "
             "it says nothing about stronger attacks"
         )
@@ -151,7 +159,8 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     survivors = sum(r.status == "robust" for r in attacked) + len(late)
     if survivors and budget is None and not any(r.evidence.get("no_gradient") for r in attacked):
         by_probe = sum(number < len(PROBE) for number in late)
-        assured = AssuranceOutcome(survivors, len(probed), by_probe, bool(full), len(late) - by_probe)
+        nearest = sum(bool(r.evidence.get(NEAREST)) for r in attacked)
+        assured = AssuranceOutcome(survivors, len(probed), nearest, by_probe, bool(full), len(late) - by_probe)
         bought += [
             StageYield(name, len(spent), count, sum(spent))
             for name, spent, count in (("probe", probed, by_probe), ("full", full, assured.broke))
