@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rows import HERE, RedTeamRow, read_rows
+from rows import RedTeamRow, read_rows
 
 from vitattack import evaluate
 from vitattack.core.table import Table

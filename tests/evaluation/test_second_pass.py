@@ -173,7 +173,7 @@ def test_a_gradient_of_zero_is_called_blind_and_escalated() -> None:
 
 
 def test_no_hit_is_reported_for_what_it_is() -> None:
-    found = run(Far(), 64, "auto(steps=2, k=9, long=100)")
+    found = run(Far(), 64, "auto(steps=4, k=9, long=100)")
     told = auto_report(found.records)
     assert told.assured is not None and told.assured.probed >= 2
     assured = told.assured
