@@ -243,7 +243,7 @@ def test_auto_averages_the_gradients_of_a_random_model() -> None:
     left = [record for record in found.records if record.status == "robust"]
     stages = next(section for section in found.sections if section.name == "stages").content
     assert "averaged" in stages
-    # 4 steps towards 2 classes: 5 forwards and 4 backwards of 4 answers, and 4 to rank the classes
-    assert left and all(r.evidence["spent averaged"] >= 2 * (5 + 4) * 4 + 4 for r in left)
+    # 2 steps towards 2 classes: 3 forwards and 2 backwards of 4 answers, and 4 to rank the classes
+    assert left and all(r.evidence["spent averaged"] >= 2 * (3 + 2) * 4 + 4 for r in left)
     assert any("averaged over 4 answers" in doubt for doubt in found.doubts)
     assert not any("promise" in doubt for doubt in found.doubts)

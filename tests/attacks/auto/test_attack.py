@@ -72,9 +72,9 @@ def test_who_stands_is_who_autoattacks_gradients_leave() -> None:
 def test_only_the_nearest_quarter_pays_for_a_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
-    opening = 1 + 9 * 6
+    opening = 1 + 9 * 11
     assert evidence["forwards"].tolist() == [opening + watched(row, FORWARDS) + 22 * (row >= 48) for row in range(64)]
-    assert evidence["backwards"].tolist() == [45 + (row < WATCHED) + 20 * (row >= 48) for row in range(64)]
+    assert evidence["backwards"].tolist() == [90 + (row < WATCHED) + 20 * (row >= 48) for row in range(64)]
     assert evidence["margin"].argsort().tolist() == list(range(64))
 
 
@@ -116,7 +116,7 @@ def test_a_model_without_attention_is_attacked_without_views() -> None:
     x = toy_pictures(4)
     y = victim(x).detach().argmax(1)
     evidence = built("auto(long=4)", LpBall("linf", 1e-6))(victim, x, y, rng=SampleRng(0, (0, 1, 2, 3))).evidence
-    assert not bool(evidence["fooled"].any()) and int(evidence["forwards"].max()) == 1 + FORWARDS + 1 + 9 * 6 + 2 * 5
+    assert not bool(evidence["fooled"].any()) and int(evidence["forwards"].max()) == 1 + FORWARDS + 1 + 9 * 11 + 2 * 5
 
 
 def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(
@@ -161,7 +161,7 @@ def test_a_budget_below_the_first_stage_is_refused() -> None:
 def test_until_converged_every_survivor_pays_for_the_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10, until=converged)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
-    assert evidence["forwards"].tolist() == [1 + 9 * 6 + watched(row, FORWARDS) + 22 for row in range(64)]
+    assert evidence["forwards"].tolist() == [1 + 9 * 11 + watched(row, FORWARDS) + 22 for row in range(64)]
 
 
 def test_bfloat16_gradients_agree_where_attention_is_flat_and_not_where_it_is_peaked() -> None:
@@ -206,7 +206,7 @@ def test_what_bfloat16_claims_in_vain_is_searched_again_in_float32(monkeypatch: 
     half = built("auto(long=10)", ball).in_half()(victim, x, y, rng=rng).evidence
     assert 2 <= int(plain["fooled"].sum()) <= 22
     assert not bool((plain["fooled"] & ~half["fooled"]).any())
-    assert int(half["backwards"][~half["fooled"]].min()) >= 9 * 5  # the whole opening, in float32
+    assert int(half["backwards"][~half["fooled"]].min()) >= 9 * 10  # the whole opening, in float32
 
 
 def test_a_tail_that_breaks_one_sends_everybody_through_float32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, DoubtedCrafted, InBall, Traits
 from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
 from vitattack.attacks.gradient.variants import pgd
@@ -42,6 +43,7 @@ from vitattack.threats.lp import LpBall
 BLOCK = 256  # consecutive samples that are ranked against each other: the unit of resume and of sharding
 SCALE = 0.3  # of the attention scores, in the view
 LOOKS = 2  # forwards of the block's first image before any stage
+FEWEST = 5  # steps towards each class, where more would take over a quarter of a budget
 
 
 @dataclass(frozen=True)
@@ -203,11 +205,15 @@ class Auto(InBall):
                 break
 
 
+def _opening(short: Gradient, k: int) -> AutoStage:
+    return AutoStage("targets", targets(short, k=k))
+
+
 @catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)")
 def auto(
     ball: LpBall,
     *,
-    steps: int = 5,
+    steps: int = 10,
     k: int = 9,
     long: int = 50,
     passes: int | None = None,
@@ -218,23 +224,32 @@ def auto(
     `steps` margin steps from a corner of the ball towards each of `k` classes; then rounds of APGD, `long` steps on the
     margin and on cross-entropy, on the quarter nearest to the boundary, and on all samples as long as a round breaks any.
     Where attention saturates they are twice as long, and a view with scaled scores joins them. `passes` is a budget per
-    sample, all of which is spent; until=converged repeats rounds on all samples until one breaks none.
+    sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one
+    breaks none.
     """
-    rule = HeavyBall(2.0, Cosine())
-    short = pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=rule)
+
+    def towards_classes(steps: int) -> Gradient:
+        return pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=HeavyBall(2.0, Cosine()))
+
+    if passes is not None:
+        steps = next(
+            (n for n in range(steps, FEWEST, -1) if _opening(towards_classes(n), k).dearest(ball) <= passes // 4),
+            min(steps, FEWEST),
+        )
+    short = towards_classes(steps)
 
     def runs(steps: int) -> tuple[AutoStage, ...]:
         margin = AutoStage("apgd margin", apgd(ball, steps=steps, loss=Margin()))
         return margin, AutoStage("apgd_ce", apgd_ce(ball, steps=steps))
 
-    first = AutoStage("targets", targets(short, k=k))
+    first = _opening(short, k)
     attack = Auto(
         ball,
         (first,),
         runs(long),
         (AutoStage("view", replace(short, steps=20), SCALE), *runs(2 * long)),
         AutoStage(TAIL, replace(short, steps=4)),
-        AutoStage(DETOUR, targets(replace(short, steps=2 * steps), k=k), detour=True),
+        AutoStage(DETOUR, targets(short, k=k), detour=True),
         passes=passes,
         until=until,
     )
