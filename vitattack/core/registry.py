@@ -36,9 +36,9 @@ def shortened(name: str) -> str:
     return words if len(words) <= LONGEST_NAME else f"{words[:LONGEST_NAME]}..."
 
 
-def close_matches(name: str, known: Iterable[str]) -> list[str]:
+def close_matches(name: str, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
     """The known names closest to this one, if any is close."""
-    return difflib.get_close_matches(name[:LONGEST_NAME], sorted(known), n=3, cutoff=0.5)
+    return difflib.get_close_matches(name[:LONGEST_NAME], sorted(known), n=3, cutoff=cutoff)
 
 
 class Registry(Generic[T]):

@@ -25,6 +25,7 @@ from vitattack.models.zoo.renamed import refuse_former_id
 ModelKind = Literal["zoo", "timm", "hub", "folder", "code", "file"]
 ATTENTION = "attn_implementation"  # the one argument that a folder takes
 HUB_PREFIXES = ("timm:", *HF_PREFIXES)
+MUCH_ALIKE = 0.7  # of two names, so that a misspelt attack is not taken for a model
 
 
 def check_model_name(
@@ -77,7 +78,7 @@ def refuse_misspelt_model(text: str, attacks: Iterable[str]) -> None:
     """Raise a UsageError if a word among attacks is none, and much like the name of a model."""
     if not text.replace("-", "").replace("/", "").isalnum() or text in attacks or close_matches(text, attacks):
         return
-    if close_matches(text, zoo_entries()):
+    if close_matches(text, zoo_entries(), MUCH_ALIKE):
         raise UsageError(did_you_mean("model or attack", text, zoo_entries()))
 
 
