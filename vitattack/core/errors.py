@@ -36,7 +36,7 @@ def text_failure(error: OSError | ValueError) -> str:
 def sendable(error: BaseException) -> Exception:
     """The error as another process can raise it: itself, or its words if it cannot be sent."""
     with suppress(Exception):
-        again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301  # nosec B301  # our own
         if isinstance(again, Exception) and str(again) == str(error):
             return again
     for kind in (UsageError, VitattackError):

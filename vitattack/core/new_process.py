@@ -59,7 +59,7 @@ class Call:
         answer = self._process.stdout.read()
         code = self._process.wait()
         try:
-            found = pickle.loads(answer)  # noqa: S301  # of our own process
+            found = pickle.loads(answer)  # noqa: S301  # nosec B301  # of our own process
         except (EOFError, pickle.UnpicklingError):
             raise Died(f"signal {-code}" if code < 0 else f"exit code {code}") from None
         if isinstance(found, Failed):
@@ -82,7 +82,7 @@ def serve() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    function, arguments = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  # of the process that started this one
+    function, arguments = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  # nosec B301  # of the starter
     module, _, name = function.partition(":")
     answer: Any
     try:

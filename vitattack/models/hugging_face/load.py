@@ -161,7 +161,7 @@ def _prepared(folder: ModelFolder, name: str, normalize: str | None) -> Preparat
         raise UsageError(f"'{name}' says itself how it normalises ({folder.processor.name}): drop --normalize")
     transformers: Any = import_module("transformers")
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(
+        processor = transformers.AutoImageProcessor.from_pretrained(  # nosec B615  # of a folder on this machine
             str(folder.path), local_files_only=True, trust_remote_code=False
         )
         settings = {**processor.to_dict()}
