@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tests.models.zoo.own_models import SOURCE
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import Listener, listening
+from vitattack.models.architectures import names
 from vitattack.models.architectures.build import ARCHITECTURES, build_architecture
 from vitattack.models.architectures.names import OWN, check_architecture
 from vitattack.models.architectures.small import SMALL
@@ -224,15 +225,19 @@ def test_damaged_files_are_no_programs(tmp_path: Path) -> None:
             assert file_kind(tmp_path / "cut.pt").kind in ("tensors", "module")
 
 
-def test_architectures_are_known_by_name_without_torch() -> None:
+def test_architectures_are_known_by_name_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(OWN) == {*ARCHITECTURES, *(f"small:{name}" for name in SMALL)}
     for name in (
         "vit_tiny_patch16_224",
         "vit_tiny_patch16_224.augreg_in21k",
         "vit_tiny_patch16_224_in21k",
-        "open_clip:x",
     ):
         check_architecture(name)
+    monkeypatch.setattr(names, "find_spec", lambda name: object())
+    check_architecture("open_clip:x")  # its package knows the rest
+    monkeypatch.setattr(names, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs open_clip, which is not installed: pip install 'vitattack\[clip\]'"):
+        check_architecture("open_clip:x")
     with pytest.raises(UsageError, match="unknown architecture 'vit_tinny_patch16_224': did you mean vit_tiny"):
         check_architecture("vit_tinny_patch16_224")
 
