@@ -196,7 +196,7 @@ def test_every_kind_of_figure_is_drawn(chromium: Any, report: Path) -> None:
         opened.page.wait_for_selector("#figures .plot .canvas svg")
     first = opened.page.locator("#figures .plot").first
     first.locator("summary").click()
-    assert first.locator("tbody tr").count() > 0
+    playwright.expect(first.locator("tbody tr").first).to_be_visible()  # filled when it is opened
     opened.close()
 
 
