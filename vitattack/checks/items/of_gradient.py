@@ -82,7 +82,7 @@ def incomplete_optimisation(subject: Subject) -> Item:
     return Item(
         "incomplete optimisation",
         "Do ten more steps of 40 raise the margin of survivors by over 5 %?",
-        f"of {rising} of {sum(standing)} survivors",
+        f"{rising} of {sum(standing)} survivors",
         "none",
         PINTOR,
         rising == 0,
