@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.cli.conftest import Here
+from tests.cli.long_run import RUN, records_of
 from vitattack.models.architectures.small import SMALL
 
 ENTRY = [sys.executable, "-P", "-m", "vitattack.cli"]
@@ -285,25 +286,6 @@ def test_aas_with_its_report_and_controls(here: Here) -> None:
 def test_debug_shows_where(tmp_path: Path) -> None:
     done = vitattack("eval", "tiny-vitt", "--debug", cwd=tmp_path)
     assert done.returncode != 0 and "Traceback" in done.stderr
-
-
-RUN = (
-    "eval",
-    "tiny-vit",
-    "restarts(2, pgd(steps=6))",
-    "--limit",
-    "48",
-    "--batch-size",
-    "4",
-    "--threads",
-    "1",
-    "--quiet",
-)
-
-
-def records_of(root: Path) -> bytes:
-    (path,) = root.glob("runs/*/samples.jsonl")
-    return path.read_bytes()
 
 
 @pytest.fixture(scope="module")

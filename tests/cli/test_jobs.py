@@ -11,26 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.long_run import RUN, records_of
 from vitattack.core.processes import ProcessId
 
 ENTRY = [sys.executable, "-m", "vitattack.cli"]
-RUN = [
-    "eval",
-    "tiny-vit",
-    "restarts(2, pgd(steps=6))",
-    "--limit",
-    "48",
-    "--batch-size",
-    "4",
-    "--threads",
-    "1",
-    "--quiet",
-]
-
-
-def records_of(root: Path) -> bytes:
-    (path,) = root.glob("runs/*/samples.jsonl")
-    return path.read_bytes()
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[ProcessId]:

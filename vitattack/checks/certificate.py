@@ -73,23 +73,23 @@ class Certificate:
     def line(self, attack: str) -> str:
         """The outcome of an attack in one line."""
         if self.says_nothing:
-            return f"certificate: none, since {self.says_nothing}"
+            return f"certificate: {self.details}"
         found = next((each.found for each in self.found if each.attack == attack), 0)
         least = at_least(found, self.tested)
         return f"certificate: {found} of {self.tested} planted examples found, at least {100 * least:.1f} % (95 %)"
 
     @property
-    def details(self) -> tuple[str, ...]:
+    def details(self) -> str:
         """The outcome in words, attack by attack."""
         if self.says_nothing:
-            return (f"none, since {self.says_nothing}",)
+            return f"none, since {self.says_nothing}"
         where = (
             f"{self.width} features of the head" if self.at_head else f"{self.width} logits, since no head was found"
         )
         planted = f"{self.planted} of {self.images} images hold a planted example ({self.inner} points, {where})"
         chance = [f"{self.by_chance} that random points find are left out"] if self.by_chance else []
         shares = [f"{each.attack} finds {each.found} of {self.tested}" for each in self.found]
-        return (", ".join([planted, *chance, *shares]),)
+        return ", ".join([planted, *chance, *shares])
 
     def json(self) -> dict[str, Any]:
         return {
@@ -122,7 +122,9 @@ def certify(
     x = _distinct(x)
     planted, _, facts = plant(victim, x, ball, seed=seed, inner=inner, corner=corner, batch_size=batch_size)
     kept = facts.planted.nonzero().flatten()
-    passes = (inner + 2.0) * len(x)
+    passes = (facts.inner + 3.0) * len(
+        x
+    )  # inner points, the edge point, and at least one look at each of edge and image
     settings: dict[str, Any] = {"threat": str(ball), "seed": seed, "batch_size": batch_size, "device": str(x.device)}
     found, by_chance = [], 0
     if len(kept):

@@ -1,4 +1,4 @@
-"""What the checks are about: a prepared model with its images, the run of `auto`, and small attacks on a few images."""
+"""Subject of the checks: a prepared model with its images, the run of `auto`, and small attacks on a few images."""
 
 from __future__ import annotations
 

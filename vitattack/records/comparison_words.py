@@ -1,4 +1,4 @@
-"""What is compared, in the words of a caller: evaluations, runs, stores, models and attacks by name."""
+"""Sides of a comparison in the words of a caller: evaluations, runs, stores, models and attacks by name."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def _notes(checked: Checked) -> list[str]:
     lines = [f"clean {percent(checked.auto.clean.accuracy)}, robust under auto {percent(auto.accuracy)}"]
     if best.correct < auto.correct:
         lines.append(f"with what the checks broke: {percent(best.accuracy)} ({span(best.low, best.high)})")
-    lines += [f"certificate: {each}" for each in checked.certificate.details]
+    lines.append(f"certificate: {checked.certificate.details}")
     lines += [f"doubt: {doubt}" for doubt in checked.auto.doubts]
     for item in checked.items:
         if item.passed is False:

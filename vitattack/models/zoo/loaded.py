@@ -1,4 +1,4 @@
-"""What loading a model by name gives."""
+"""A model loaded by name, with its origin."""
 
 from __future__ import annotations
 

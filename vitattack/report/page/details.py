@@ -1,4 +1,4 @@
-"""What stands behind the numbers: published ones, the tables and notes of each run, its command and its environment."""
+"""Details behind the numbers: published ones, the tables and notes of each run, its command and its environment."""
 
 from __future__ import annotations
 
