@@ -14,13 +14,12 @@ from torch import Tensor
 from tests.conftest import batch, linear_victim, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ATTACKS, LP
+from vitattack.attacks.catalogue import ATTACKS, EVERY_LP
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim, model_digest
 from vitattack.threats.base import THREATS, Threat, parse_threat
-from vitattack.threats.lp import LpBall
 
 EXAMPLES = {kind: parse_threat(THREATS[kind].example) for kind in THREATS}
 Images = tuple[Tensor, Tensor]
@@ -170,11 +169,13 @@ def test_text_and_pickle_round_trips(name: str, threat: Threat) -> None:
     assert hash(attack) == hash(attack_text.build(text, threat))
 
 
-@pytest.mark.parametrize("name", [case(name) for name in ATTACKS if set(LP) & set(ATTACKS[name].kinds)])
+@pytest.mark.parametrize("name", [case(name) for name in ATTACKS if set(EVERY_LP) & set(ATTACKS[name].kinds)])
 def test_without_a_budget_nobody_is_fooled(name: str, toy: Victim, toy_images: Images) -> None:
     x, y = toy_images
-    for norm in (norm for norm in LP if norm in ATTACKS[name].kinds):
-        crafted = ready(name, LpBall(norm, 0.0), toy)(toy, x, y, rng=rng(12))  # type: ignore[arg-type]
+    for threat in (THREATS[norm].parse("0px" if norm == "l0" else "0") for norm in EVERY_LP):
+        if not fits(name, threat):
+            continue
+        crafted = ready(name, threat, toy)(toy, x, y, rng=rng(12))
         assert torch.equal(crafted.x_adv, x)
         assert not crafted.evidence["fooled"].any()
 

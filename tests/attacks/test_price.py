@@ -83,7 +83,8 @@ def expected(text: str, threat: str, classes: int) -> PassesPerImage:
 
 
 def threat_of(name: str) -> str:
-    return {"linf": "linf:8/255", "l2": "l2:0.5", "spatial": "spatial:2px,30deg"}[ATTACKS[name].kinds[0]]
+    small = {"linf": "linf:8/255", "l2": "l2:0.5", "l1": "l1:0.5", "l0": "l0:1px", "spatial": "spatial:2px,30deg"}
+    return small[ATTACKS[name].kinds[0]]
 
 
 OURS = [name for name in ATTACKS if name not in FOREIGN]

@@ -240,7 +240,7 @@ def test_hostile_files_are_refused_in_one_line(tmp_path: Path, pictures: Images,
     ]:
         with pytest.raises(UsageError, match=message):
             checked(tmp_path / name, pictures)
-    with pytest.raises(UsageError, match="verify is for linf and l2"):
+    with pytest.raises(UsageError, match="verify is for linf, l2, l1 and l0"):
         verify(tmp_path / "whole.safetensors", tiny_vit().model, data=pictures, threat="spatial", **SETTINGS)
 
 

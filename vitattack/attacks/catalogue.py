@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitattack.attacks.base import Attack
 
 LP = ("linf", "l2")
+EVERY_LP = (*LP, "l1", "l0")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from vitattack.records import stats
 from vitattack.records.result import Result
 from vitattack.records.stats import Accuracy
 from vitattack.threats.base import parse_threat
-from vitattack.threats.lp import LpBall
+from vitattack.threats.lp import NORMS, LpBall
 
 if TYPE_CHECKING:
     from vitattack.threats.base import Threat
@@ -130,8 +130,10 @@ def check(
 
 
 def _ball(threat: Threat) -> LpBall:
-    if not isinstance(threat, LpBall) or threat.eps <= 0:
-        raise UsageError(f"check knows balls of a budget above zero, not '{threat}': write linf:8/255 or l2:0.5")
+    if not isinstance(threat, LpBall) or threat.norm not in NORMS or threat.eps <= 0:
+        raise UsageError(
+            f"check knows linf and l2 balls of a budget above zero, not '{threat}': write linf:8/255 or l2:0.5"
+        )
     return threat
 
 

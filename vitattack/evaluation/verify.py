@@ -67,7 +67,7 @@ def verify(
     setup = replace(setup or Setup(), **fields)
     ball = parse_threat(threat) if isinstance(threat, str) else threat
     if not isinstance(ball, LpBall):
-        raise UsageError(f"{ball} needs more than images to be checked: verify is for linf and l2")
+        raise UsageError(f"{ball} needs more than images to be checked: verify is for linf, l2, l1 and l0")
     if setup.shard != (0, 1):
         raise UsageError("a verification is not cut into shards: drop the shard")
     given = read_examples(Path(examples))

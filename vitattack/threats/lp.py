@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from vitattack.core.rng import SampleRng
 
-NORMS = ("linf", "l2")
+Norm = Literal["linf", "l2", "l1", "l0"]
+NORMS: tuple[Norm, ...] = ("linf", "l2")  # of this class; `L1Ball` and `L0Ball` are in sparse.py beside it
 # Rounding in float32 may carry a point this far past the budget; anything further is a violation.
 RELATIVE_SLACK, ABSOLUTE_SLACK = 1e-5, 1e-7
 # An l2 budget beyond this is surely meant in units of 1/255.
@@ -27,10 +28,14 @@ LARGEST_L2 = 50.0
 class LpBall:
     """All images within `eps` of x in the norm, and inside [0,1]; eps is in pixel units."""
 
-    norm: Literal["linf", "l2"]
+    norm: Norm
     eps: float
 
     def __post_init__(self) -> None:
+        if self.norm in ("l1", "l0"):
+            raise UsageError(
+                f"{self.norm} balls are of another class: use L1Ball('l1', 12), or the text l1:12 or l0:20px"
+            )
         if self.norm not in NORMS:
             raise UsageError(did_you_mean("norm", str(self.norm), NORMS))
         limit = 1.0 if self.norm == "linf" else LARGEST_L2
@@ -68,7 +73,7 @@ class LpBall:
 
     def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
         """(B,) the perturbation in this norm, in double precision."""
-        delta = (_double(x_adv) - _double(x)).flatten(1)
+        delta = (doubled(x_adv) - doubled(x)).flatten(1)
         return delta.abs().amax(1) if self.norm == "linf" else l2_norms(delta)
 
     @property
@@ -88,7 +93,7 @@ class LpBall:
         return (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
 
 
-def _double(x: Tensor) -> Tensor:
+def doubled(x: Tensor) -> Tensor:
     """In double precision; Apple's GPUs have none."""
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
@@ -115,16 +120,19 @@ def eps_text(eps: float) -> str:
     return f"{steps}/255" if steps and steps / 255 == eps else f"{eps:.17g}" if float(f"{eps:g}") != eps else f"{eps:g}"
 
 
-def _parse(norm: Literal["linf", "l2"], number: str) -> LpBall:
-    """The ball of a budget such as `8/255` or `0.03`."""
-    if not number:
-        raise UsageError(f"threat '{norm}' names no budget: write linf:8/255 or l2:8/255")
+def parsed_eps(norm: str, number: str, example: str) -> float:
+    """The number of a budget such as `8/255` or `0.03`."""
     top, slash, bottom = number.partition("/")
     try:
-        eps = float(top) / (float(bottom) if slash else 1.0)
+        return float(top) / (float(bottom) if slash else 1.0)
     except (ValueError, ZeroDivisionError):
-        raise UsageError(f"eps '{number}' is not a number: write {norm}:8/255 or {norm}:0.03") from None
-    return LpBall(norm, eps)
+        raise UsageError(f"eps '{number}' is not a number: write {example}") from None
+
+
+def _parse(norm: Norm, number: str) -> LpBall:
+    if not number:
+        raise UsageError(f"threat '{norm}' names no budget: write linf:8/255 or l2:8/255")
+    return LpBall(norm, parsed_eps(norm, number, f"{norm}:8/255 or {norm}:0.03"))
 
 
 LINF = ThreatKind(partial(_parse, "linf"), "linf:8/255")

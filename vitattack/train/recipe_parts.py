@@ -8,7 +8,7 @@ from typing import Any
 from vitattack.attacks import attack_text
 from vitattack.core.errors import UsageError
 from vitattack.threats.base import parse_threat
-from vitattack.threats.lp import LpBall
+from vitattack.threats.lp import NORMS, LpBall
 from vitattack.train.augment.base import Augmentation
 from vitattack.train.hooks.base import Hook
 from vitattack.train.objectives.base import Objective
@@ -70,7 +70,7 @@ def canonical_recipe(recipe: Recipe) -> Recipe:
 def lp_ball(text: str) -> LpBall:
     """Parse the threat of a recipe; training knows linf and l2 balls only."""
     threat = parse_threat(text)
-    if not isinstance(threat, LpBall):
+    if not isinstance(threat, LpBall) or threat.norm not in NORMS:
         raise UsageError(f"threat: training takes linf or l2 budgets, not '{text}': write linf:8/255")
     return threat
 

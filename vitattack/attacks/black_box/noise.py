@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, blank_evidence
-from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.catalogue import EVERY_LP, catalogued
 from vitattack.attacks.gradient.starts import Gauss, Start, Uniform
 from vitattack.attacks.losses.base import AnyLoss, claim_draws, fools
 from vitattack.attacks.price import Price, PriceQuery
@@ -61,7 +61,7 @@ class Noise(InBall):
         return Crafted(result, evidence)
 
 
-@catalogued(paper="baseline", quick="random(tries=3)", black_box=True)
+@catalogued(paper="baseline", quick="random(tries=3)", threats=EVERY_LP, black_box=True)
 def random(ball: LpBall, *, tries: int = 1) -> Noise:
     """Uniform noise: random points of the ball, tried one after the other."""
     return Noise(ball, Uniform(), tries)
