@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": "Run a YAML file of models, attacks and threats, or estimate its cost.",
     "transfer": "Craft on some models, judge on others, and print transfer matrices.",
     "diagnose-softmax": "Report per block whether the attention softmax saturates or underflows.",
+    "analyze": "Repeat the papers' analyses: strength of attacks, layers, corruptions, figures.",
     "train": "Train a model by a recipe, or resume its training.",
     "report": "Write one HTML page about stored runs: leaderboard, comparison, figures.",
     "plot": "Draw a figure of stored runs for a paper: pdf, svg or png.",

@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitattack.analyses.analyze import analyze as analyze
+    from vitattack.analyses.findings import Findings as Findings
     from vitattack.attacks.base import Crafted as Crafted
     from vitattack.checks.check import Checked as Checked
     from vitattack.checks.check import check as check
@@ -31,6 +33,8 @@ _PUBLIC = {
     "Checked": "vitattack.checks.check",
     "attack": "vitattack.evaluation.callable_attack",
     "verify": "vitattack.evaluation.verify",
+    "analyze": "vitattack.analyses.analyze",
+    "Findings": "vitattack.analyses.findings",
     "runs": "vitattack.records.stored_runs",
     "compare": "vitattack.records.comparison_words",
     "Evaluation": "vitattack.records.result",

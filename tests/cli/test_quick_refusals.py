@@ -26,6 +26,11 @@ MISSPELT = (
     "diagnose-softmax tiny-vti",
     "check tiny-vti",
     "train aas-att",
+    "analyze epssweep",
+    "analyze eps-sweep tiny-vti",
+    "analyze eps-sweep tiny-vit atack=pgd",
+    "analyze eps-sweep --plot sweep.gif",
+    "analyze eps-sweep --threat linf:9000",
 )
 
 

@@ -1,0 +1,129 @@
+"""`vitattack analyze NAME MODEL...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .checks import check_images, check_models
+from .options import (
+    combined,
+    data_options,
+    data_text,
+    file_options,
+    machine_options,
+    model_options,
+    option,
+    output_options,
+    store_options,
+)
+from .terminal import say
+from .threat_option import ThreatOption
+
+if TYPE_CHECKING:
+    from vitattack.analyses.findings import Findings
+
+
+@click.command(
+    "analyze",
+    epilog="""\b
+Examples:
+  vitattack analyze                                           the analyses, a line each
+  vitattack analyze info eps-sweep                            one of them, with its parameters
+  vitattack analyze eps-sweep tiny-vit tiny-vit-standard --limit 200 --plot sweep.png
+  vitattack analyze eps-sweep tiny-vit "attack=apgd(steps=50)" --threat linf:2/255,8/255,32/255
+  vitattack analyze eps-sweep tiny-vit --json | jq '.rows[] | {eps, accuracy}'
+\b
+The same command resumes an analysis that was stopped, and prints the stored one when it was finished.
+""",
+)
+@click.argument("name", default="list")
+@click.argument("words", nargs=-1, metavar="[MODEL]... [name=value]...")
+@option("--threat", cls=ThreatOption, default=None, show_default=False)
+@option("--plot", type=click.Path(dir_okay=False), help="Also draw the figure: FILE.png, .svg or .pdf.")
+@combined(data_options, file_options, machine_options, store_options, output_options)
+def command(
+    name: str, words: tuple[str, ...], plot: str | None, as_json: bool, form: str, quiet: bool, **given: Any
+) -> None:
+    """Put the question NAME of a paper to each MODEL, by default tiny-vit, and print what is found.
+
+    `vitattack analyze list` names the questions. Several models are shown side by side. Parameters are words such as
+    attack=apgd; `vitattack analyze info NAME` lists them.
+    """
+    form = "json" if as_json else form
+    if name in ("list", "info"):
+        _describe(name, words, form)
+        return
+
+    from vitattack.analyses.catalogue import ANALYSES
+    from vitattack.analyses.finished import FinishedAnalyses
+    from vitattack.analyses.words import bound, budget_of, check_models_count, split_words
+    from vitattack.evaluation.setup import DEFAULT_MODEL, Setup
+    from vitattack.report.plots.paper import check_plot
+
+    check_plot(plot)
+    kind = ANALYSES[name]
+    models, parameters = split_words(words)
+    models = models or ([] if kind.from_store else [DEFAULT_MODEL])
+    bound(name, kind, parameters)
+    check_models_count(name, kind, models)
+    threat = budget_of(name, kind, given["threat"])
+    request = {**_request(given), "analysis": name, "models": models, "parameters": parameters, "budgets": threat}
+    store = FinishedAnalyses(Path(given["out"]))
+    findings = None if given["fresh"] else store.find(request)
+    if findings is None:
+        options = model_options(given)
+        data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+        if not kind.from_store:
+            check_models(models, options)
+            check_images(data, given["data_dir"], given["transform"])
+        setup = Setup(data=data, options=options, **{key: given[key] for key in given if key != "threat"})
+        findings = _computed(name, models, setup, given["threat"], parameters, quiet=quiet)
+        store.note(request, findings)
+    elif not quiet:
+        say(f"{name}: from the store, {given['out']}")
+    if plot is not None:
+        findings.save_plot(plot)
+        say(f"wrote {plot}")
+
+    from .output import show
+
+    show(findings.tables(), findings.json(), form)
+
+
+def _computed(
+    name: str, models: list[str], setup: Any, threat: str | None, parameters: dict[str, str], *, quiet: bool
+) -> Findings:
+    from vitattack.analyses.analyze import analyze
+
+    from .progress.eval_progress import EvaluationScreen
+    from .signals import catch_sigterm
+
+    catch_sigterm()
+    with EvaluationScreen(quiet) as screen:
+        return analyze(name, models, threat=threat, setup=setup, parameters=parameters, listener=screen)
+
+
+def _request(given: dict[str, Any]) -> dict[str, Any]:
+    """Every option that the numbers depend on."""
+    from vitattack.core.runtime import usable_cores
+
+    apart = ("out", "fresh", "threat")
+    kept = {key: value for key, value in given.items() if key not in apart}
+    return {**kept, "threads": given["threads"] or usable_cores()}
+
+
+def _describe(name: str, words: tuple[str, ...], form: str) -> None:
+    """List the analyses, or one of them with its parameters."""
+    from vitattack.report.analyses import analyses_table, analysis_description
+
+    from .output import show
+
+    if name == "list" and words:
+        raise click.UsageError(f"list takes no words: write vitattack analyze info {words[0]}")
+    if name == "info" and len(words) != 1:
+        raise click.UsageError("info describes one analysis: write vitattack analyze info eps-sweep")
+    table, content = analysis_description(words[0]) if name == "info" else analyses_table()
+    show(table, content, form)

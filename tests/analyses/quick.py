@@ -1,0 +1,20 @@
+"""Words that let each analysis run in about a second, for the tests that hold for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+class Quick(NamedTuple):
+    """Parameters, budgets and the number of models of an analysis that is to be quick."""
+
+    parameters: Mapping[str, Any] = MappingProxyType({})
+    threat: str | None = None
+    models: int = 1
+
+
+QUICK = {
+    "eps-sweep": Quick({"attack": "pgd(steps=1)"}, "linf:0,8/255"),
+}

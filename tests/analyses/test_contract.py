@@ -1,0 +1,52 @@
+"""What holds for every analysis: it is described, it runs, is stored whole, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.analyses.quick import QUICK
+from tests.conftest import tiny_vit
+from vitattack.analyses.analyze import analyze
+from vitattack.analyses.catalogue import ANALYSES
+from vitattack.analyses.findings import Findings, restored
+from vitattack.report.analyses import analysis_description
+
+OF_MODELS = [name for name in ANALYSES.in_order if not ANALYSES[name].from_store]
+
+
+def test_every_analysis_is_described_and_has_quick_words() -> None:
+    assert set(QUICK) == set(OF_MODELS)
+    for name in ANALYSES.in_order:
+        kind = ANALYSES[name]
+        assert kind.summary() and kind.paper, name
+        assert not set(kind.parameters()) & {"data", "limit", "seed", "out", "threads", "device"}, name
+        assert analysis_description(name)[1]["name"] == name
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_findings_survive_the_store_and_have_a_figure(
+    name: str, toy_images: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    quick = QUICK[name]
+    models: list[Any] = [tiny_vit(seed) for seed in range(quick.models)]
+    data: Any = tuple(part[:6] for part in toy_images)
+    settings: dict[str, Any] = {"data": data, "batch_size": 3, "threads": 1, "out": tmp_path, **quick.parameters}
+    found = analyze(name, models, threat=quick.threat, **settings)
+    assert found.rows and found.printed and found.n <= 6
+    again = restored(json.loads(json.dumps(found.stored(), allow_nan=False)))
+    assert again.json() == found.json()
+    assert [table.markdown() for table in again.tables()] == [table.markdown() for table in found.tables()]
+    _draws_the_same(found, again, tmp_path)
+    assert len(found.frame()) == len(found.rows)
+    assert analyze(name, models, threat=quick.threat, **settings).json()["rows"] == found.json()["rows"]
+
+
+def _draws_the_same(found: Findings, again: Findings, folder: Path) -> None:
+    for name, findings in (("a.png", found), ("b.png", again)):
+        findings.save_plot(folder / name)
+    assert (folder / "a.png").read_bytes() == (folder / "b.png").read_bytes()

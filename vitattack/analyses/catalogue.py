@@ -1,0 +1,16 @@
+"""The catalogue of analyses by name, in the order of their lists. Neither it nor any entry imports torch.
+
+To add one, derive a frozen dataclass from `Analysis` and list it in `BUILT_IN`; docs/design.md says how.
+"""
+
+from __future__ import annotations
+
+from vitattack.analyses.base import Analysis
+from vitattack.core.registry import Registry
+
+ANALYSES: Registry[type[Analysis]] = Registry("analysis", entry_point_group="vitattack.analyses")
+
+BUILT_IN = {
+    "eps-sweep": "strength.questions:EpsSweep",
+}
+ANALYSES.add_lazily("vitattack.analyses", BUILT_IN)

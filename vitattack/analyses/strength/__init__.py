@@ -1,0 +1,1 @@
+"""Strength of attacks: budgets, steps, restarts, and single steps against an oracle."""
