@@ -29,7 +29,8 @@ def test_info_says_what_an_evaluation_needs_to_know(here: Here) -> None:
     assert [r["value"] for r in content["reported"]] == [90.06, 56.14]
     assert content["whereabouts"] == "not cached" and content["licence"].startswith("MIT")
     text = run("models", "info", "tora2023/tora_vit_b_16-0.5", "--format", "csv")
-    assert "cannot be built here" in text and "not public" in text and "mce 34.44 %, n = ?" in text
+    assert "tora:vit_base_patch16_224" in text and "not public" in text and "mce 34.44 %, n = ?" in text
+    assert "cannot be built here" in run("models", "info", "easyrobust/rvt", "--format", "csv")
 
 
 def test_list_finds_entries_by_text(here: Here) -> None:

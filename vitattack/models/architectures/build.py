@@ -18,6 +18,7 @@ from vitattack.models.architectures.wideresnet import WideResNet
 from vitattack.models.architectures.xcit import xcit_12
 
 OPEN_CLIP = "open_clip:"  # CLIP models as zero-shot classifiers
+TORA = "tora:"  # a ViT with accuracy and robustness adapters, around any plain one
 ARCHITECTURES: Registry[Callable[..., nn.Module]] = Registry("architecture")
 
 for _size in ("small", "medium", "large"):
@@ -38,7 +39,7 @@ for _depth, _width in ((28, 10), (70, 16)):
 
 
 def build_architecture(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """Build an architecture with random weights: `small:NAME`, `open_clip:NAME`, a name of `ARCHITECTURES`, or one of timm's.
+    """Build an architecture with random weights: `small:NAME`, `open_clip:NAME`, `tora:ARCH`, one of `ARCHITECTURES` or timm's.
 
     Two arguments work everywhere: `qk_scale` sets the factor on q @ k, and `norm_eps` that of every layer norm.
     """
@@ -61,6 +62,8 @@ def _factory(arch: str) -> Callable[..., nn.Module]:
         return SMALL[arch.removeprefix("small:")]
     if arch.startswith(OPEN_CLIP):
         return partial(_zero_shot, arch.removeprefix(OPEN_CLIP))
+    if arch.startswith(TORA):
+        return partial(_tora, arch.removeprefix(TORA))
     if arch in ARCHITECTURES:
         return ARCHITECTURES[arch]
     import timm
@@ -75,6 +78,12 @@ def _zero_shot(name: str, **arguments: Any) -> nn.Module:
     from vitattack.models.clip.zero_shot import build_zero_shot
 
     return build_zero_shot(name, arguments)
+
+
+def _tora(arch: str, **arguments: Any) -> nn.Module:
+    from vitattack.models.architectures.tora import tora
+
+    return tora(arch, **arguments)
 
 
 class QueryScale(nn.Module):

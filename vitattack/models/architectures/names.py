@@ -27,6 +27,9 @@ def check_architecture(arch: str) -> None:
         if find_spec("open_clip") is None:
             raise UsageError(f"'{arch[:60]}' needs open_clip, which is not installed: pip install 'vitattack[clip]'")
         return
+    if arch.startswith("tora:"):
+        check_architecture(arch.removeprefix("tora:"))
+        return
     if arch in OWN:
         return
     source = _timm_source()

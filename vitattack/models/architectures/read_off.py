@@ -42,8 +42,15 @@ def fitting_arguments(arch: str, kwargs: Mapping[str, Any], state: Shapes) -> di
 
 
 def _read(shapes: Shapes) -> dict[str, Any]:
-    """What the shapes tell, for plain ViTs and Swin transformers; of others the number of classes."""
+    """What the shapes tell, for plain ViTs, TORA-ViTs and Swin transformers; of others the number of classes."""
     read: dict[str, Any] = {}
+    if "heads.acc.weight" in shapes:  # TORA-ViT: the arguments of its backbone, and its own
+        adapter = next((shapes[name] for name in shapes if re.match(r"(layers|shared)\.0\..*down\.weight", name)), None)
+        tuning = "head" if adapter is None else "single" if "shared.0.down.weight" in shapes else "tora"
+        inner = {
+            name.removeprefix("backbone."): shape for name, shape in shapes.items() if name.startswith("backbone.")
+        }
+        return _read(inner) | {"tuning": tuning} | ({"adapter_dim": adapter[0]} if adapter else {})
     head = next((shapes[name] for name in HEADS if name in shapes), None)
     if head is not None:
         read["num_classes"] = head[0]
