@@ -59,7 +59,7 @@ def command(
 
     from vitattack.analyses.catalogue import ANALYSES
     from vitattack.analyses.finished import FinishedAnalyses
-    from vitattack.analyses.words import bound, budget_of, check_models_count, split_words
+    from vitattack.analyses.words import bound, budget_of, check_models_count, is_training_run, split_words
     from vitattack.evaluation.setup import DEFAULT_MODEL, Setup
     from vitattack.report.plots.paper import check_plot
 
@@ -77,7 +77,7 @@ def command(
         options = model_options(given)
         data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
         if not kind.from_store:
-            check_models(models, options)
+            check_models([each for each in models if not (kind.of_runs and is_training_run(each))], options)
             check_images(data, given["data_dir"], given["transform"])
         setup = Setup(data=data, options=options, **{key: given[key] for key in given if key != "threat"})
         findings = _computed(name, models, setup, given["threat"], parameters, quiet=quiet)

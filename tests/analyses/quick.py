@@ -16,5 +16,8 @@ class Quick(NamedTuple):
 
 
 QUICK = {
+    "effectiveness": Quick({"steps": (1, 2), "oracle": 3, "seeds": 2}, models=2),
+    "convergence": Quick({"steps": (1, 2), "restarts": 2, "long": 3}),
+    "pgd-steps": Quick({"steps": (1, 2)}),
     "eps-sweep": Quick({"attack": "pgd(steps=1)"}, "linf:0,8/255"),
 }

@@ -47,6 +47,8 @@ def analyze(
     own = {key: value for key, value in given.items() if key not in SETUP}
     setup = replace(setup or Setup(), **{key: value for key, value in given.items() if key in SETUP})
     kind = ANALYSES[name]
+    if isinstance(setup.data, str) and not setup.data.endswith("]") and setup.limit is None:
+        setup = replace(setup, limit=kind.images)
     for key in own:
         if key not in kind.parameters():
             raise UsageError(did_you_mean(f"parameter of {name}", key, (*kind.parameters(), *SETUP)))

@@ -23,8 +23,10 @@ class Analysis:
     work: ClassVar[str]  # "module:function", called with this value and an `AnalysisRun`; returns `Findings`
     paper: ClassVar[str]
     threat: ClassVar[str | None] = None  # the budgets without --threat; None where nothing is attacked
+    images: ClassVar[int | None] = None  # how many without --limit; None for all
     fewest: ClassVar[int] = 1  # models
     most: ClassVar[int | None] = None
+    of_runs: ClassVar[bool] = False  # the folder of a training run stands for its checkpoints, epoch by epoch
     from_store: ClassVar[bool] = False  # reads stored runs and published numbers, and opens no model
 
     def run(self, run: AnalysisRun) -> Findings:

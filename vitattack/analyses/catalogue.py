@@ -11,6 +11,9 @@ from vitattack.core.registry import Registry
 ANALYSES: Registry[type[Analysis]] = Registry("analysis", entry_point_group="vitattack.analyses")
 
 BUILT_IN = {
+    "effectiveness": "strength.questions:Effectiveness",
+    "convergence": "strength.questions:Convergence",
+    "pgd-steps": "strength.questions:PgdSteps",
     "eps-sweep": "strength.questions:EpsSweep",
 }
 ANALYSES.add_lazily("vitattack.analyses", BUILT_IN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.result import Evaluation
 from vitattack.threats.base import Threat, parse_threats
+from vitattack.threats.lp import LpBall
 
 Model = str | nn.Module
 VERSION = 1  # raised when equal questions give other parts
@@ -75,6 +76,13 @@ class AnalysisRun:
         if more:
             raise UsageError(f"{self.name} is of one budget: give one --threat")
         return first
+
+    @property
+    def ball(self) -> LpBall:
+        """The budget of an analysis of one ball."""
+        if not isinstance(self.budget, LpBall):
+            raise UsageError(f"{self.name} is of balls: write --threat linf:8/255 or l2:0.5")
+        return self.budget
 
     @property
     def root(self) -> Path:
@@ -156,7 +164,7 @@ class AnalysisRun:
         rows: Sequence[Row],
         tables: Sequence[Table],
         figures: Sequence[Figure],
-        remarks: Sequence[str] = (),
+        remarks: Iterable[str] = (),
         *,
         models: Sequence[str] | None = None,
     ) -> Findings:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vitattack.analyses.base import Analysis
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
+from vitattack.models.hugging_face.folder import names_a_folder
 from vitattack.text.bind import ArgumentBinder
 from vitattack.text.syntax import Node, parse_syntax
 from vitattack.threats.base import parse_threats
@@ -87,6 +89,11 @@ def outer_commas(text: str) -> list[str]:
 
 def _hints(kind: type[Analysis]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def is_training_run(model: str) -> bool:
+    """Whether a model is the folder of a training run, or of anything that is no model itself."""
+    return names_a_folder(model) and not (Path(model) / "config.json").exists()
 
 
 def check_models_count(name: str, kind: type[Analysis], models: Sequence[str]) -> None:

@@ -27,10 +27,12 @@ def analysis_description(name: str) -> tuple[Table, dict[str, Any]]:
     if kind.threat is not None:
         rows.append(("--threat", "budget", kind.threat))
     about = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
-    table = Table(f"{name}: {kind.summary()}", ("parameter", "takes", "default"), rows, (about, kind.paper), left=3)
     defaults = {key: default for key, (_, default) in parameters.items()}
+    if kind.images is not None:
+        rows.append(("--limit", "images", str(kind.images)))
     content = {"name": name, "summary": kind.summary(), "about": about, "paper": kind.paper, "parameters": defaults}
-    return table, {**content, "threat": kind.threat}
+    table = Table(f"{name}: {kind.summary()}", ("parameter", "takes", "default"), rows, (about, kind.paper), left=3)
+    return table, {**content, "threat": kind.threat, "images": kind.images}
 
 
 def _text(default: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitattack.analyses.curves import accuracy_row, curve_of
 from vitattack.analyses.figure import Curves, Series
 from vitattack.analyses.findings import Findings, Row
 from vitattack.analyses.published import LIGHT, PublishedCurve
@@ -43,7 +44,7 @@ def sweep(analysis: EpsSweep, run: AnalysisRun) -> Findings:
         found = run.evaluate(model, analysis.attack)
         curve = [(ball.eps, found.under(str(ball)).worst_case) for ball in balls]
         for ball, (_, accuracy) in zip(balls, curve, strict=True):
-            rows.append(_row(name, analysis.attack, ball, accuracy))
+            rows.append({"eps": ball.eps, **accuracy_row(name, analysis.attack, str(ball), accuracy)})
         columns[name] = {str(ball): share_text(a) for ball, (_, a) in zip(balls, curve, strict=True)}
         series.append(curve_of(name, curve))
         remarks += [f"{name}: {verdict}" for verdict in verdicts(found, balls, curve)]
@@ -58,17 +59,6 @@ def sweep(analysis: EpsSweep, run: AnalysisRun) -> Findings:
     table = side_by_side(f"{title}, in % with 95 % intervals", "threat", keys, columns, notes)
     return run.findings(
         rows, [table], [Curves(title, f"eps ({norm})", "accuracy", tuple(series), percent=True)], remarks
-    )
-
-
-def curve_of(name: str, points: list[tuple[float, Accuracy]]) -> Series:
-    """Accuracies over an axis, with their intervals."""
-    return Series(
-        name,
-        tuple(x for x, _ in points),
-        tuple(accuracy.accuracy for _, accuracy in points),
-        tuple(accuracy.low for _, accuracy in points),
-        tuple(accuracy.high for _, accuracy in points),
     )
 
 
@@ -88,8 +78,3 @@ def verdicts(found: Evaluation, balls: list[LpBall], curve: list[tuple[float, Ac
     else:
         said.append(f"it falls to {percent(end.accuracy)} at {last}, as it should")
     return said
-
-
-def _row(model: str, attack: str, ball: LpBall, accuracy: Accuracy) -> Row:
-    about: Row = {"model": model, "attack": attack, "threat": str(ball), "eps": ball.eps}
-    return {**about, **accuracy.json(), "n": accuracy.n}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vitattack.analyses.base import Analysis
+from vitattack.analyses.base import Analysis, at_least
 from vitattack.core.errors import UsageError
 
 
@@ -26,3 +26,79 @@ class EpsSweep(Analysis):
     def __post_init__(self) -> None:
         if not self.attack:
             raise UsageError("attack= names no attack: write attack=pgd")
+
+
+@dataclass(frozen=True)
+class Effectiveness(Analysis):
+    """Loss of attacks of few steps against that of an oracle of many: d_k, over checkpoints too.
+
+    d_k = (L(x + delta_k) - L(x + delta_oracle)) / L(x + delta_oracle) with cross-entropy losses averaged over the images, PGD
+    with steps of 1.5 eps/k from a uniform start. Near zero, k steps are as strong as the oracle. The folder of a training run
+    stands for its checkpoints, one for each epoch that was kept.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.strength.effectiveness:effectiveness"
+    paper: ClassVar[str] = "Debenedetti et al. 2023, Eq. 2 and Fig. 7"
+    threat: ClassVar[str | None] = "linf:8/255"
+    images: ClassVar[int | None] = 32
+    of_runs: ClassVar[bool] = True
+
+    steps: tuple[int, ...] = (1, 2, 5, 10)
+    oracle: int = 200
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        check_steps("effectiveness", "steps", self.steps)
+        at_least("effectiveness", "oracle", self.oracle, 1)
+        at_least("effectiveness", "seeds", self.seeds, 1)
+
+
+@dataclass(frozen=True)
+class Convergence(Analysis):
+    """Final losses of PGD over steps and restarts, and their way in one long run.
+
+    Runs of their own for each number of steps, with steps of 1.5 eps/n, from several starts, on images that are classified
+    correctly; then `long` steps of `long_step` eps, with the loss after each. The paper takes 1 to 500 steps and 20 starts.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.strength.convergence:convergence"
+    paper: ClassVar[str] = "Debenedetti et al. 2023, Fig. 5 and 6"
+    threat: ClassVar[str | None] = "linf:8/255"
+    images: ClassVar[int | None] = 8
+
+    steps: tuple[int, ...] = (1, 2, 5, 10, 50, 100)
+    restarts: int = 5
+    long: int = 100
+    long_step: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_steps("convergence", "steps", self.steps)
+        at_least("convergence", "restarts", self.restarts, 1)
+        at_least("convergence", "long", self.long, 1)
+        if not 0 < self.long_step <= 2:
+            raise UsageError(f"long_step={self.long_step:g} is no step in multiples of eps: use 0.25, or up to 2")
+
+
+@dataclass(frozen=True)
+class PgdSteps(Analysis):
+    """Robust accuracy against the number of PGD steps: where it levels off.
+
+    PGD with steps of 1.5 eps/n from a uniform start. An image counts as broken as soon as one step breaks it.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.strength.pgd_steps:pgd_steps"
+    paper: ClassVar[str] = "Debenedetti et al. 2023, Table X"
+    threat: ClassVar[str | None] = "linf:8/255"
+
+    steps: tuple[int, ...] = (5, 10, 50, 100)
+
+    def __post_init__(self) -> None:
+        check_steps("pgd-steps", "steps", self.steps)
+
+
+def check_steps(analysis: str, name: str, steps: tuple[int, ...]) -> None:
+    """Refuse numbers of steps that are none, or named twice."""
+    if not steps or min(steps) < 1:
+        raise UsageError(f"{name} of {analysis} are numbers from 1 on: write {name}=1,2,5,10")
+    if len(set(steps)) < len(steps):
+        raise UsageError(f"a number of steps is named twice: name each once, as in {name}=1,2,5,10")
