@@ -20,4 +20,10 @@ QUICK = {
     "convergence": Quick({"steps": (1, 2), "restarts": 2, "long": 3}),
     "pgd-steps": Quick({"steps": (1, 2)}),
     "eps-sweep": Quick({"attack": "pgd(steps=1)"}, "linf:0,8/255"),
+    "lesion": Quick({"draws": 2, "parts": ("block",)}, models=2),
+    "correlation": Quick(),
+    "cka": Quick(models=2),
+    "restricted": Quick({"distances": (1,)}),
+    "eigencam": Quick({"attack": "pgd(steps=1)", "pictures": 1}),
+    "attention-map": Quick({"attack": "pgd(steps=1)", "pictures": 1}),
 }

@@ -15,5 +15,11 @@ BUILT_IN = {
     "convergence": "strength.questions:Convergence",
     "pgd-steps": "strength.questions:PgdSteps",
     "eps-sweep": "strength.questions:EpsSweep",
+    "lesion": "inside.questions:Lesion",
+    "correlation": "inside.questions:Correlation",
+    "cka": "inside.questions:Cka",
+    "restricted": "inside.questions:RestrictedAttention",
+    "eigencam": "inside.questions:EigenCam",
+    "attention-map": "inside.questions:AttentionMaps",
 }
 ANALYSES.add_lazily("vitattack.analyses", BUILT_IN)

@@ -145,7 +145,8 @@ def _heat(figure: Heat, panel: Any) -> None:
     image = axes.imshow(values, cmap="viridis", vmin=figure.low, vmax=figure.high, aspect="auto")
     for y, row in enumerate(figure.texts):
         for x, text in enumerate(row):
-            axes.text(x, y, text, ha="center", va="center", fontsize=5.5, color="white")
+            bright = image.norm(values[y][x]) > 0.6
+            axes.text(x, y, text, ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
     for names, set_ticks in ((figure.columns, axes.set_xticks), (figure.rows, axes.set_yticks)):
         step = max(1, math.ceil(len(names) / 16))
         set_ticks(range(0, len(names), step), [_short(name) for name in names[::step]])

@@ -1,0 +1,348 @@
+"""Numbers and pictures of maps, for clean images and for those of an attack on the model itself."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitattack.analyses.figure import Bars, Curves, Figure, Pictures, Series
+from vitattack.analyses.findings import Findings, Row
+from vitattack.analyses.inside.probing import Probed
+from vitattack.analyses.measures.heatmaps import centre_share, enlarged, entropy, on_mask, spread, to_unit
+from vitattack.analyses.run import AnalysisRun
+from vitattack.analyses.tables import side_by_side
+from vitattack.attacks import attack_text
+from vitattack.attacks.base import Attack
+from vitattack.attacks.losses.base import is_correct
+from vitattack.core.errors import UsageError
+from vitattack.core.rng import SampleRng
+from vitattack.core.table import Table
+from vitattack.data.formats.arrays import npy
+from vitattack.evaluation.crafting import call_attack
+from vitattack.models.lost_gradients import lost_gradients_named
+from vitattack.records.stats import Z95
+
+if TYPE_CHECKING:
+    from vitattack.analyses.inside.questions import MapQuestion
+
+CLEAN, ATTACKED, CHANGE = "clean", "attacked", "change"
+MEASURES = {
+    "entropy": "entropy, of that of an even map",
+    "spread": "distance from its centre, of that of an even map",
+    "centre": "share in the middle quarter of the image",
+    "on-mask": "share on the object",
+    "overlap": "overlap with the object (IoU)",
+    "similarity": "correlation with the clean map",
+}
+
+
+class Maker(NamedTuple):
+    """Makes maps of images: one for each label, the last of them drawn."""
+
+    probed: Probed
+    labels: tuple[str, ...]
+    about: str
+    make: Callable[[Tensor], list[Tensor]]
+
+
+class Mean(NamedTuple):
+    """A mean over images with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def text(self) -> str:
+        return f"{self.mean:.3f} ±{(self.high - self.low) / 2:.3f}"
+
+
+Means = Mapping[tuple[str, str, str], Mean]  # by label, condition and measure
+
+
+def map_findings(
+    analysis: MapQuestion, run: AnalysisRun, makers: Sequence[Maker], what: str, remarks: Sequence[str] = ()
+) -> Findings:
+    """Measure the maps of every model on the same images and put them side by side."""
+    masks = None if analysis.masks is None else Masks(Path(analysis.masks))
+    if masks is not None:
+        run.reads(masks.path)
+        for maker in makers:
+            masks.check(maker.probed)
+    found: list[tuple[Maker, Means]] = []
+    pictures: list[list[dict[str, str]]] = []
+    for maker in makers:
+        means, drawn = _measured(analysis, run, maker, masks)
+        found.append((maker, means))
+        pictures.append(drawn)
+    rows = [row for maker, means in found for row in _rows(maker, means)]
+    said = [*remarks, *(remark for maker, means in found for remark in _remarks(maker, means, analysis.attack))]
+    figures: list[Figure] = _figures(found, what)
+    if analysis.pictures:
+        figures.append(_picture_figure([maker.probed.name for maker in makers], pictures, what))
+    return run.findings(rows, _tables(found, what, analysis), figures, said)
+
+
+class Masks:
+    """Masks of objects by row of the data set, from a file of (N, height, width)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise UsageError(f"masks '{path}' do not exist: give FILE.npy of (N, height, width), or drop masks=")
+        self._values = npy(path)
+
+    def check(self, probed: Probed) -> None:
+        """Refuse masks that are not those of the images."""
+        shape = tuple(self._values.shape)
+        images = probed.prepared.images
+        wanted = (max(images.rows) + 1, *probed.prepared.victim.size)
+        if len(shape) != 3 or shape[0] < wanted[0] or shape[1:] != wanted[1:]:
+            raise UsageError(
+                f"masks '{self.path}' are {' x '.join(map(str, shape))}, and rows up to {wanted[0] - 1} of '{images.text}' at "
+                f"{wanted[1]} x {wanted[2]} px need one each: give such masks, or drop masks="
+            )
+
+    def of(self, rows: Sequence[int]) -> Tensor:
+        return torch.from_numpy(np.stack([self._values[row] != 0 for row in rows]))
+
+
+def _measured(
+    analysis: MapQuestion, run: AnalysisRun, maker: Maker, masks: Masks | None
+) -> tuple[Means, list[dict[str, str]]]:
+    prepared = maker.probed.prepared
+    victim = prepared.victim
+    attack = _attack(analysis.attack, run, maker.probed) if analysis.attack != "none" else None
+    shown = set(prepared.images.rows[: analysis.pictures])
+
+    def measure(x: Tensor, y: Tensor, rows: tuple[int, ...]) -> dict[str, Any]:
+        clean = _sized(maker, x)
+        objects = None if masks is None else masks.of(rows)
+        numbers = {f"{label}|{CLEAN}": _numbers(maps, objects) for label, maps in zip(maker.labels, clean, strict=True)}
+        attacked: Tensor | None = None
+        if attack is not None:
+            with torch.no_grad():
+                right = is_correct(victim(x), y)
+            at = right.nonzero().flatten()
+            if len(at):
+                rng = SampleRng(run.setup.seed, tuple(rows[i] for i in at.tolist()))
+                adversarial = call_attack(attack, victim, x[at], y[at], rng)[0].x_adv
+                maps_there = _sized(maker, adversarial)
+                for label, before, after in zip(maker.labels, clean, maps_there, strict=True):
+                    part = None if objects is None else objects[at.cpu()]
+                    late, early = _numbers(after, part), _numbers(before[at.cpu()], part)
+                    numbers[f"{label}|{ATTACKED}"] = {**late, "similarity": _similarity(before[at.cpu()], after)}
+                    numbers[f"{label}|{CHANGE}"] = {name: late[name] - early[name] for name in late}
+                attacked = torch.zeros_like(clean[-1])
+                attacked[at.cpu()] = maps_there[-1]
+        sums = {key: {name: _sums(value) for name, value in each.items()} for key, each in numbers.items()}
+        drawn = [
+            _drawn(x[i], clean[-1][i], attacked[i] if attacked is not None and bool(right[i]) else None)
+            for i, row in enumerate(rows)
+            if row in shown
+        ]
+        return {"sums": sums, "pictures": drawn}
+
+    parts = run.over_batches(prepared, measure, masks=str(analysis.masks), mask_state=masks_state(analysis))
+    totals: dict[tuple[str, str, str], list[float]] = {}
+    for part in parts:
+        for key, each in part["sums"].items():
+            label, _, condition = key.partition("|")
+            for name, sums in each.items():
+                old = totals.get((label, condition, name), [0.0, 0.0, 0.0])
+                totals[(label, condition, name)] = [a + b for a, b in zip(old, sums, strict=True)]
+    means = {key: _mean(*sums) for key, sums in totals.items() if sums[0] > 0}
+    return means, [picture for part in parts for picture in part["pictures"]]
+
+
+def masks_state(analysis: MapQuestion) -> str | None:
+    """What tells two mask files of one name apart."""
+    from vitattack.core.file_hashes import remembered_sha256
+
+    return None if analysis.masks is None else remembered_sha256(Path(analysis.masks))
+
+
+def _attack(text: str, run: AnalysisRun, probed: Probed) -> Attack:
+    victim, x = probed.prepared.victim, probed.first
+    attack = attack_text.parse(text, run.budget).attack
+    with lost_gradients_named(victim, x):
+        return attack.prepare(
+            victim, lambda: (x[:0], torch.empty(0)), rng=SampleRng(run.setup.seed, ()).child("prepare")
+        )
+
+
+def _sized(maker: Maker, x: Tensor) -> list[Tensor]:
+    """Maps at the size of the images, on the CPU."""
+    size = (int(x.shape[-2]), int(x.shape[-1]))
+    return [enlarged(maps.cpu().double(), size) for maps in maker.make(x)]
+
+
+def _numbers(maps: Tensor, masks: Tensor | None) -> dict[str, Tensor]:
+    found = {"entropy": entropy(maps), "spread": spread(maps), "centre": centre_share(maps)}
+    if masks is not None:
+        found["on-mask"], found["overlap"] = on_mask(maps, masks)
+    return found
+
+
+def _similarity(one: Tensor, two: Tensor) -> Tensor:
+    """(B,) Pearson correlation of two maps; NaN where one is constant."""
+    a, b = (maps.flatten(1) - maps.flatten(1).mean(1, keepdim=True) for maps in (one, two))
+    found: Tensor = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+    return found
+
+
+def _sums(values: Tensor) -> list[float]:
+    known = values[torch.isfinite(values)]
+    return [float(len(known)), float(known.sum()), float((known * known).sum())]
+
+
+def _mean(count: float, total: float, squares: float) -> Mean:
+    mean = total / count
+    variance = max(0.0, squares / count - mean * mean) * count / (count - 1) if count > 1 else math.inf
+    half = Z95 * math.sqrt(variance / count)
+    return Mean(mean, mean - half, mean + half, int(count))
+
+
+def _drawn(image: Tensor, clean: Tensor, attacked: Tensor | None) -> dict[str, str]:
+    return {
+        "image": _png(_pixels(image)),
+        CLEAN: _png(_over(image, clean)),
+        ATTACKED: "" if attacked is None else _png(_over(image, attacked)),
+    }
+
+
+def _pixels(image: Tensor) -> np.ndarray[Any, Any]:
+    colours = image.detach().cpu().expand(3, -1, -1) if image.shape[0] == 1 else image.detach().cpu()
+    found: np.ndarray[Any, Any] = (colours.permute(1, 2, 0).clamp(0, 1) * 255).round().byte().numpy()
+    return found
+
+
+def _over(image: Tensor, heat: Tensor) -> np.ndarray[Any, Any]:
+    """The image in grey under the colours of the map."""
+    from matplotlib import colormaps
+
+    colours = colormaps["inferno"](to_unit(heat[None])[0].numpy())[..., :3]
+    grey = _pixels(image).mean(2, keepdims=True) / 255
+    found: np.ndarray[Any, Any] = (255 * (0.35 * grey + 0.65 * colours)).round().astype(np.uint8)
+    return found
+
+
+def _png(pixels: np.ndarray[Any, Any]) -> str:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG", optimize=True)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def _rows(maker: Maker, means: Means) -> list[Row]:
+    return [
+        {"model": maker.probed.name, "block": label, "condition": condition, "measure": measure, **mean._asdict()}
+        for (label, condition, measure), mean in means.items()
+    ]
+
+
+def _tables(found: Sequence[tuple[Maker, Means]], what: str, analysis: MapQuestion) -> list[Table]:
+    columns: dict[str, dict[str, str]] = {}
+    for maker, means in found:
+        for condition in (CLEAN, ATTACKED):
+            cells = {
+                MEASURES[measure]: mean.text()
+                for (label, each, measure), mean in means.items()
+                if label == maker.labels[-1] and each == condition
+            }
+            if cells:
+                columns[maker.probed.name if condition == CLEAN else f"{maker.probed.name}, {ATTACKED}"] = cells
+    keys = [text for text in MEASURES.values() if any(text in column for column in columns.values())]
+    notes = ["means over images ± half of their 95 % intervals"]
+    if any(name.endswith(ATTACKED) for name in columns):
+        notes.append(f"{ATTACKED}: images the model classifies correctly, after {analysis.attack} on it")
+    tables = [side_by_side(f"{what[:1].upper()}{what[1:]}, last block", "of the map", keys, columns, notes)]
+    if any(len(maker.labels) > 1 for maker, _ in found):
+        by_block = {
+            maker.probed.name: {
+                label: means[(label, CLEAN, "entropy")].text()
+                for label in maker.labels
+                if (label, CLEAN, "entropy") in means
+            }
+            for maker, means in found
+        }
+        labels = sorted({label for maker, _ in found for label in maker.labels}, key=int)
+        tables.append(side_by_side(f"Entropy of {what} by layer, clean", "layer", labels, by_block))
+    return tables
+
+
+def _figures(found: Sequence[tuple[Maker, Means]], what: str) -> list[Figure]:
+    shown = ("entropy", "spread", "centre", "on-mask", "overlap")
+    names = tuple(name for name in shown if any((m.labels[-1], CLEAN, name) in means for m, means in found))
+    series = []
+    for maker, means in found:
+        for condition in (CLEAN, ATTACKED):
+            each = [means.get((maker.labels[-1], condition, name)) for name in names]
+            if any(mean is not None for mean in each):
+                series.append(
+                    Series(
+                        f"{maker.probed.name}, {condition}",
+                        tuple(map(float, range(len(names)))),
+                        tuple(None if mean is None else mean.mean for mean in each),
+                        tuple(None if mean is None else mean.low for mean in each),
+                        tuple(None if mean is None else mean.high for mean in each),
+                    )
+                )
+    title = f"{what[:1].upper()}{what[1:]}, last block"
+    figures: list[Figure] = [Bars(title, "mean over images", names, tuple(series))]
+    if any(len(maker.labels) > 1 for maker, _ in found):
+        lines = [
+            _line(maker, means, condition)
+            for maker, means in found
+            for condition in (CLEAN, ATTACKED)
+            if (maker.labels[-1], condition, "entropy") in means
+        ]
+        figures.append(Curves(f"Entropy of {what} by layer", "layer", "entropy", tuple(lines)))
+    return figures
+
+
+def _line(maker: Maker, means: Means, condition: str) -> Series:
+    each = [means[(label, condition, "entropy")] for label in maker.labels]
+    return Series(
+        f"{maker.probed.name}, {condition}",
+        tuple(float(label) for label in maker.labels),
+        tuple(mean.mean for mean in each),
+        tuple(mean.low for mean in each),
+        tuple(mean.high for mean in each),
+    )
+
+
+def _picture_figure(names: Sequence[str], pictures: Sequence[Sequence[dict[str, str]]], what: str) -> Pictures:
+    attacked = any(picture[ATTACKED] for each in pictures for picture in each)
+    conditions = (CLEAN, ATTACKED) if attacked else (CLEAN,)
+    columns = ("image", *(f"{name}, {condition}" for name in names for condition in conditions))
+    rows = [
+        (pictures[0][at]["image"], *(each[at][condition] for each in pictures for condition in conditions))
+        for at in range(len(pictures[0]))
+    ]
+    return Pictures(f"{what[:1].upper()}{what[1:]} of the first images", ("",) * len(rows), columns, tuple(rows))
+
+
+def _remarks(maker: Maker, means: Means, attack: str) -> list[str]:
+    last = maker.labels[-1]
+    changes = {name: means.get((last, CHANGE, name)) for name in ("entropy", "spread", "centre")}
+    known = {name: mean for name, mean in changes.items() if mean is not None}
+    if not known:
+        return []
+    clear = [
+        f"{name} {'rises' if mean.mean > 0 else 'falls'} by {abs(mean.mean):.3f}"
+        for name, mean in known.items()
+        if mean.low > 0 or mean.high < 0
+    ]
+    similarity = means.get((last, ATTACKED, "similarity"))
+    alike = f"; clean and attacked maps correlate by {similarity.mean:.2f}" if similarity is not None else ""
+    return [f"{maker.probed.name}: under {attack} " + (", ".join(clear) or "no number changes beyond sampling") + alike]
