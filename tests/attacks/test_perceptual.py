@@ -149,3 +149,15 @@ def test_what_cannot_be_fetched_is_asked_for_once(monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         vitattack.attack("perceptual(pgd, lpips=False)")
     assert len(asked) <= 1
+
+
+def test_oblong_images_are_measured_as_their_transposes_are() -> None:
+    x = torch.rand(2, 3, 16, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    other = (x + 0.1 * torch.rand_like(x)).clamp(0, 1)
+    upright = distances.measures(x, other, lpips=False)
+    lying = distances.measures(x.transpose(2, 3), other.transpose(2, 3), lpips=False)
+    assert all(torch.allclose(upright[name], lying[name], atol=1e-12) for name in upright)
+    left = torch.stack(
+        [distances.ssim(x[..., at : at + 11], other[..., at : at + 11]) for at in range(30)]
+    )  # all windows
+    assert torch.allclose(upright["ssim"], left.mean(0), atol=1e-12)

@@ -369,3 +369,38 @@ def test_auto_on_the_diagonal_has_its_later_passes_and_the_store_answers_afterwa
     again = transfer(pair, attack=attack, data=images, out=tmp_path, listener=Ears(), **settings)
     assert heard == [True, True] and files(tmp_path) == before
     assert [c.accuracy for c in again.cells] == [c.accuracy for c in matrix.cells]
+
+
+class Linear(nn.Module):
+    """Ten classes from images of one size by a fixed random map."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(10, 3 * height * width, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5).flatten(1) @ self.weight.T
+
+
+def test_models_of_oblong_and_of_square_images_are_studied_together() -> None:
+    models = [
+        Victim(Linear(*size), name=f"{size}", num_classes=10, input_size=size)
+        for size in ((16, 24), (16, 16), (24, 16))
+    ]
+    x = torch.rand(8, 3, 16, 24, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        y = models[0](x).argmax(1)
+    matrix = transfer(models, attack=PGD, data=(x, y), **{**SETTINGS, "threat": "linf:0.03"})
+    (alone,) = evaluate(models[0], PGD, data=(x, y), **{**SETTINGS, "threat": "linf:0.03"}).results
+    first = next(cell for cell in matrix.cells if cell.source == cell.target == "(16, 24)")
+    assert first.result.records == alone.records and first.result.clean.correct == 8
+    assert {cell.resized for cell in matrix.cells if cell.source != cell.target} == {True}
+    assert all(record.size <= 0.03 * (1 + 1e-5) + 1e-7 for cell in matrix.cells for record in cell.result.records)
+    assert any("16 px for (16, 16)" in doubt for doubt in matrix.doubts), matrix.doubts
+    assert any("24 x 16 px for (24, 16)" in doubt for doubt in matrix.doubts)
+
+
+def test_a_model_of_any_size_is_no_part_of_a_study() -> None:
+    several = Victim(Linear(16, 16), name="several", num_classes=10, input_size=16, any_size=True)
+    with pytest.raises(UsageError, match="'several' takes images of any size, .*: name the size of its images"):
+        transfer([several, toy("one", 0)], attack=PGD, data="cifar10-demo[:4]")

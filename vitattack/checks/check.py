@@ -139,7 +139,7 @@ def _ball(threat: Threat) -> LpBall:
 
 def _subject(prepared: Prepared, ball: LpBall, auto: Result) -> Subject:
     """The model with its first correctly classified images."""
-    rows = tuple(r.index for r in auto.records if r.clean == r.label)[:FEW]
+    rows = prepared.images.alike([r.index for r in auto.records if r.clean == r.label])[:FEW]
     device = prepared.victim.mean.device
     x, y, _ = read_batch(prepared.images, rows or prepared.images.rows[:1], prepared.victim, device)
 
@@ -163,7 +163,7 @@ def _asked(subject: Subject, asked: Callable[[Subject], Item]) -> Item:
 
 
 def _certificate(prepared: Prepared, ball: LpBall, setup: Setup) -> Certificate:
-    rows = prepared.images.rows[:IMAGES]
+    rows = prepared.images.alike(prepared.images.rows)[:IMAGES]
     x, _, _ = read_batch(prepared.images, rows, prepared.victim, prepared.victim.mean.device)
     return certify(prepared.victim, x, ball, (PLAIN, ATTACK), seed=setup.seed, batch_size=setup.batch_size)
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitattack.data.dataset import DataSet, from_tensors, load_data
     from vitattack.data.imagenet.restricted_victim import restrict_to_classes
     from vitattack.data.in_memory import from_python
-    from vitattack.data.reordered_victim import match_labels
+    from vitattack.data.reordered_victim import match_labels, remember_classes
     from vitattack.data.request import check_data, takes_transform
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "from_tensors",
     "load_data",
     "match_labels",
+    "remember_classes",
     "restrict_to_classes",
     "takes_transform",
 ]
@@ -31,6 +32,7 @@ _MODULES = {
     "from_tensors": "vitattack.data.dataset",
     "load_data": "vitattack.data.dataset",
     "match_labels": "vitattack.data.reordered_victim",
+    "remember_classes": "vitattack.data.reordered_victim",
     "restrict_to_classes": "vitattack.data.imagenet.restricted_victim",
     "takes_transform": "vitattack.data.request",
 }

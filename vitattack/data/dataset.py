@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from vitattack.core.errors import UsageError, text_failure
 from vitattack.data.catalogue import DATA_SETS
 from vitattack.data.entry import DataEntry, Labelled, OpenedSet, Source
 from vitattack.data.formats.arrays import npz_source
-from vitattack.data.formats.row_sources import ImageSource, TensorSource, class_folders
+from vitattack.data.formats.row_sources import ImagesInMemory, ImageSource, TensorSource, class_folders
 from vitattack.data.imagenet.classes import Classes, single_classes
 from vitattack.data.imagenet.validation import ValidationSource
 from vitattack.data.imagenet.validation_set import ValidationSet
@@ -27,6 +29,7 @@ from vitattack.data.transform import Preprocessing
 from vitattack.text.image_transform import parse_transform
 
 LONGEST_CLASS_LIST = 100_000
+Size = tuple[int, int]  # height and width
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class DataSet:
     classes: Classes | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)  # what is evaluated, for the result
     pool: Sequence[int] | None = None  # the rows to choose from, where not all of the source
+    sizes: Mapping[int, Size] | None = None  # of the images by row, where they differ; `rows` are in their order
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -77,10 +81,23 @@ class DataSet:
         labels = known_labels(self.source, left) or []
         return tuple(left[at] for at in draw_evenly(count, 0, labels)) if in_class_order(labels) else left[:count]
 
-    def cut(self, batch_size: int) -> Iterator[tuple[int, ...]]:
-        """The rows of each batch: always cut from the first row on, so that shards and resumed runs see equal batches."""
-        for at in range(0, len(self.rows), batch_size):
-            yield self.rows[at : at + batch_size]
+    def cut(self, batch_size: int, rows: Sequence[int] | None = None) -> Iterator[tuple[int, ...]]:
+        """The rows of each batch, or those of some rows in their order; images of a batch have one size.
+
+        They are always cut from the first row on, so that shards and resumed runs see equal batches.
+        """
+        for _, run in groupby(self.rows if rows is None else rows, self._size):
+            same = tuple(run)
+            for at in range(0, len(same), batch_size):
+                yield same[at : at + batch_size]
+
+    def alike(self, rows: Sequence[int]) -> tuple[int, ...]:
+        """Those of some rows whose images have the most frequent size among them."""
+        most = Counter(map(self._size, rows)).most_common(1)
+        return tuple(row for row in rows if self._size(row) == most[0][0])
+
+    def _size(self, row: int) -> Size | None:
+        return self.sizes[row] if self.sizes is not None else None
 
 
 def load_data(
@@ -122,6 +139,13 @@ def from_tensors(x: Tensor, y: Tensor) -> DataSet:
     source = TensorSource(x, y)
     text = f"tensors:{source.digest(range(len(x)))[:16]}"
     return DataSet(text, source, tuple(range(len(x))), protocol={"name": None, "data": text, "n": len(x)})
+
+
+def from_images(images: Sequence[Tensor], y: Tensor) -> DataSet:
+    """Images of several sizes in memory, as `from_tensors`."""
+    source = ImagesInMemory(images, y)
+    text = f"tensors:{source.digest(range(len(images)))[:16]}"
+    return DataSet(text, source, tuple(range(len(images))), protocol={"name": None, "data": text, "n": len(images)})
 
 
 @dataclass(frozen=True)

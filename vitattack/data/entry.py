@@ -40,6 +40,14 @@ class Labelled(Protocol):
     def labels(self, rows: Sequence[int]) -> Sequence[int]: ...
 
 
+@runtime_checkable
+class Sized(Protocol):
+    """A source whose images may differ in size, and that knows their sizes without their pixels."""
+
+    def sizes(self, rows: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Height and width of some images as `read` gives them."""
+
+
 @dataclass(frozen=True)
 class OpenedSet:
     """A source, the classes its labels count in, and its rows where the set is a part of the source."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,19 +12,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from vitattack.core.errors import UsageError
-from vitattack.data.dataset import DataSet, from_tensors
+from vitattack.data.dataset import DataSet, from_images, from_tensors
 
+Join = Callable[[list[Tensor]], Tensor]
 GIVE = "give a name, a pair of images and labels, or a data set or loader of such pairs"
 
 
 def from_python(given: Any, limit: int | None = None) -> DataSet:
     """A data set of what a caller has; of a torch data set or loader, the first `limit` images are read into memory."""
     if isinstance(given, DataLoader):
-        return from_tensors(*_joined(_pairs(given), limit, torch.cat))
+        return _joined(_pairs(given), limit, torch.cat)
     if isinstance(given, IterableDataset):
-        return from_tensors(*_joined(_pairs(given), limit, _stacked))
+        return _joined(_pairs(given), limit, torch.stack)
     if isinstance(given, Dataset):
-        return from_tensors(*_joined(_pairs(_items(given)), limit, _stacked))
+        return _joined(_pairs(_items(given)), limit, torch.stack)
     if isinstance(given, tuple | list) and len(given) == 2:
         return from_tensors(*as_tensors(*given))
     raise UsageError(f"data is {type(given).__name__}: {GIVE}")
@@ -59,11 +60,7 @@ def _pairs(items: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         yield as_tensors(*item)
 
 
-def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(rows))
-
-
-def _joined(pairs: Iterator[tuple[Tensor, Tensor]], limit: int | None, join: Any) -> tuple[Tensor, Tensor]:
+def _joined(pairs: Iterator[tuple[Tensor, Tensor]], limit: int | None, join: Join) -> DataSet:
     """All images and labels, or those of enough pairs for the limit."""
     images: list[Tensor] = []
     labels: list[Tensor] = []
@@ -77,6 +74,9 @@ def _joined(pairs: Iterator[tuple[Tensor, Tensor]], limit: int | None, join: Any
     if not images:
         raise UsageError("there are no images: give at least one")
     try:
-        return join(images), join(labels)
+        if len({image.shape[-2:] for image in images}) > 1:
+            singles = [single for image in images for single in (image if join is torch.cat else [image])]
+            return from_images(singles, join(labels))
+        return from_tensors(join(images), join(labels))
     except RuntimeError as error:
-        raise UsageError("the images differ in size: let a transform bring them to the size of the model") from error
+        raise UsageError("the images or labels differ in shape: let a transform make them alike") from error

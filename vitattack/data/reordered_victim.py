@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -25,13 +27,43 @@ class _Reordered(nn.Module):
         return logits[:, self.order]
 
 
+class _Classes(NamedTuple):
+    names: Sequence[frozenset[str]]
+    set_name: str
+
+
+# Of the data that a victim is evaluated on: not an attribute, since it is no part of the function that a victim is.
+_CLASSES: WeakKeyDictionary[Victim, _Classes] = WeakKeyDictionary()
+
+
 def match_labels(victim: Victim, labels: Sequence[str] | None, images: DataSet) -> Victim:
     """The victim with its classes in the order of the data's, which are matched by name where both have names."""
     names = images.class_aliases
-    order = order_by_name(labels, names, f"'{images.set_name}'") if labels is not None and names is not None else None
+    if names is None:
+        return victim
+    matched = _matched(victim, labels, _Classes(names, images.set_name))
+    if matched is not victim:
+        current_listener().note(f"{victim.name}: its classes are put in the order of {images.set_name}, by their names")
+    return matched
+
+
+def remember_classes(victim: Victim, images: DataSet) -> None:
+    """Remember which classes a victim decides among, for other models that are asked for its sake."""
+    names = images.class_aliases
+    if names is not None:
+        _CLASSES[victim] = _Classes(names, images.set_name)
+
+
+def match_labels_of(other: Victim, labels: Sequence[str] | None, victim: nn.Module) -> Victim:
+    """Another model with its classes in the order of a victim's, where that is remembered."""
+    classes = _CLASSES.get(victim) if isinstance(victim, Victim) else None
+    return other if classes is None else _matched(other, labels, classes)
+
+
+def _matched(victim: Victim, labels: Sequence[str] | None, classes: _Classes) -> Victim:
+    order = None if labels is None else order_by_name(labels, classes.names, f"'{classes.set_name}'")
     if order is None:
         return victim
-    current_listener().note(f"{victim.name}: its classes are put in the order of {images.set_name}, by their names")
     return Victim(
         _Reordered(victim, order),
         name=victim.name,
@@ -39,4 +71,5 @@ def match_labels(victim: Victim, labels: Sequence[str] | None, images: DataSet) 
         input_size=victim.size,
         transform=victim.transform,
         channels=victim.channels,
+        any_size=victim.any_size,
     ).to(victim.mean.device)

@@ -185,6 +185,10 @@ def diagnose(
         if isinstance(model, str):
             loaded = load_model(model, place, setup.options or FileOptions())
             images = images_of(setup, preprocessing(setup.transform, loaded.victim))
+            if loaded.victim.any_size:
+                raise UsageError(
+                    "a diagnosis takes images of one size: give --input-size 224, and --transform for folders"
+                )
             victim = restrict_to_classes(match_labels(loaded.victim, loaded.labels, images), images.classes)
         else:
             check_module(model)

@@ -37,7 +37,7 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
     x, y = data.read(rows)
     if x.shape[1] != victim.channels:
         raise UsageError(f"images of '{data.text}' have {x.shape[1]} channels, '{victim.name}' takes {victim.channels}")
-    if x.shape[-2:] != victim.size:
+    if not victim.takes(x.shape[-2:]):
         raise UsageError(
             f"images are {x.shape[-2]} x {x.shape[-1]} px, '{victim.name}' takes {victim.size_in_words}: "
             "choose data of that size, or for folders --transform"

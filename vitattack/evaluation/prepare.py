@@ -16,13 +16,14 @@ from vitattack.core.errors import UsageError
 from vitattack.core.progress import stage
 from vitattack.core.runtime import resolve_device
 from vitattack.data import DataSet
+from vitattack.data.image_sizes import in_order_of_size, of_one_size
 from vitattack.data.transform import Preprocessing
 from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.files_read import image_files, model_files, perceptual_files
 from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
 from vitattack.models.digest import Fingerprint, fingerprint
-from vitattack.models.victim import Victim, as_victim
+from vitattack.models.victim import Victim, as_victim, check_sizes
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
@@ -131,7 +132,14 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
         if device.type != home.type:
             raise UsageError(f"the model is on {home}: call .to('{device}') first, or drop the device")
         first, _ = images.read(images.rows[:1])
-        loaded = LoadedModel(as_victim(model, first.to(home)).to(home), None, {"source": "module"})
+        given = as_victim(model, first.to(home)).to(home)
+        if given is not model:  # a victim says itself what it takes
+            given.any_size = in_order_of_size(images).sizes is not None
+        loaded = LoadedModel(given, None, {"source": "module"})
+    if loaded.victim.any_size:
+        with stage("reading the sizes of the images"):
+            images = in_order_of_size(images)
+            check_sizes(loaded.victim, sorted(set(images.sizes.values())) if images.sizes else ())
     victim = data_sets.match_labels(loaded.victim, loaded.labels, images)
     victim = data_sets.restrict_to_classes(victim, images.classes)
     if images.num_classes is not None and images.num_classes != victim.num_classes:
@@ -139,12 +147,15 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
             f"'{victim.name}' has {victim.num_classes} classes, '{images.text}' has {images.num_classes}: "
             "choose data the model was trained for"
         )
+    data_sets.remember_classes(victim, images)
     return Prepared(setup, device, loaded, victim, images)
 
 
 def preprocessing(transform: str | None, victim: Victim | None = None) -> Preprocessing:
     """The requested transform, and the one the model was trained with."""
     if victim is None:
+        return Preprocessing(transform)
+    if victim.any_size:  # images keep their sizes
         return Preprocessing(transform)
     side = victim.input_size if victim.input_height is None else None  # sets are scaled to squares only
     return Preprocessing(transform, victim.transform, side)
@@ -183,6 +194,8 @@ def calibration_images(
         given = "cifar10-calib"
     if given is not None:
         chosen = open_images(given, None, data_dir, replace(how, given=None))
+        if evaluated.sizes is not None:
+            chosen = of_one_size(chosen)
         if _overlap(chosen, evaluated):
             raise UsageError("calibration images are among the evaluated ones: give others, or rows of the rest")
         return chosen
@@ -191,7 +204,8 @@ def calibration_images(
         return None
     if not spare:
         raise UsageError("this attack learns from other images than the evaluated ones: give --calibration DATA")
-    return replace(evaluated, rows=spare, text=f"{evaluated.text} (rows left over)")
+    left = replace(evaluated, rows=spare, text=f"{evaluated.text} (rows left over)")
+    return left if evaluated.sizes is None else of_one_size(left)
 
 
 def _overlap(one: DataSet, two: DataSet) -> bool:

@@ -70,8 +70,9 @@ def recognised(victim: Victim, images: Tensor, seed: int, batch_size: int) -> Va
 
 def rows_to_compare(data: DataSet) -> list[int]:
     """Rows spread over the whole data set, since a model may be random on some inputs only."""
-    count = min(IMAGES, len(data))
-    return [data.rows[len(data) * number // count] for number in range(count)]
+    rows = data.alike(data.rows)
+    count = min(IMAGES, len(rows))
+    return [rows[len(rows) * number // count] for number in range(count)]
 
 
 def variation_doubts(found: Variation, attack: Attack, job: Job) -> list[str]:

@@ -35,7 +35,7 @@ def keep_or_confirm(folder: Path, victim: Victim, data: DataSet, *, fresh: bool)
     if not fresh and _stored(folder) is not None:
         confirm(folder, victim, data)
         return
-    rows = data.rows[:PROBED]
+    rows = data.alike(data.rows[:PROBED])
     for logits in _answers(victim, data, rows, 1):
         values = base64.b64encode(logits.numpy().tobytes()).decode()
         content = {"rows": list(rows), "shape": list(logits.shape), "float32": values}

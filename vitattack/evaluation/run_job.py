@@ -111,7 +111,7 @@ def run(
             return finished
         noticed = []
         if at_chance(everything, victim.num_classes):
-            x, y, _ = read_batch(data, data.rows[:TRIED], victim, device)
+            x, y, _ = read_batch(data, data.alike(data.rows[:TRIED]), victim, device)
             noticed.append(chance_doubt(everything, victim, x, y))
         noticed += gradient_doubts(everything, victim, data)
         told = attack.doubts()
@@ -122,7 +122,9 @@ def run(
 
 def gradient_doubts(records: Sequence[SampleRecord], victim: Victim, data: DataSet) -> list[str]:
     """The doubt about samples that gave attacks no gradient, with its cause, which their images show."""
-    return zero_gradient_doubts(records, victim, lambda rows: read_batch(data, rows, victim, victim.mean.device)[0])
+    return zero_gradient_doubts(
+        records, victim, lambda rows: read_batch(data, data.alike(rows), victim, victim.mean.device)[0]
+    )
 
 
 def finish(

@@ -48,10 +48,9 @@ class LaterPass(NamedTuple):
     def name(self) -> str:
         return "probe" if self.number == PROBED else "full"
 
-    def batches(self, size: int) -> list[tuple[int, ...]]:
+    def batches(self, data: DataSet, size: int) -> list[tuple[int, ...]]:
         """Batches of at most that size; at least a few, so that several processes have some each."""
-        size = min(size, max(LEAST, math.ceil(len(self.rows) / PARTS)))
-        return [self.rows[at : at + size] for at in range(0, len(self.rows), size)]
+        return list(data.cut(min(size, max(LEAST, math.ceil(len(self.rows) / PARTS))), self.rows))
 
 
 def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], done: int) -> LaterPass | None:
@@ -100,7 +99,7 @@ def run_again(
     latest = {record.index: record for record in sink.first_pass}
     done = 1
     while again := next_pass(attack, job, list(latest.values()), done):
-        parts = again.batches(job.batch_size)
+        parts = again.batches(data, job.batch_size)
         stored = sink.later_pass(again.number, parts)
         before = {row: latest[row] for row in again.rows}
         latest |= {record.index: record for batch in stored.values() for record in batch.records}

@@ -101,6 +101,11 @@ def _places(given: ExampleFile, prepared: Prepared) -> dict[int, int]:
             f"'{path}' has an example of image {min(strangers)}, which is not among the {len(images)} of '{images.text}': "
             "give the data that the examples were made for"
         )
+    if images.sizes is not None:
+        raise UsageError(
+            f"the images of '{images.text}' differ in size, and those of '{path}' are verified at one: "
+            "narrow the data to one size"
+        )
     height, width = prepared.victim.size
     if given.shape[1:] != (prepared.victim.channels, height, width):
         shape = " x ".join(map(str, given.shape[1:]))

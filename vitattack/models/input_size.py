@@ -39,13 +39,13 @@ def stated_size(model: nn.Module, kwargs: Mapping[str, Any] = {}) -> tuple[int, 
     return None
 
 
-def find_size(model: nn.Module, name: str) -> tuple[int, int]:
-    """The size of a model that does not state it: the only one of the usual ones that it takes."""
+def find_size(model: nn.Module, name: str, *, several: bool = False) -> tuple[int, int]:
+    """The size of a model that does not state it: the only one of the usual ones that it takes, the smallest of `several`."""
     stated = stated_size(model)
     if stated is not None:
         return stated
     fitting = [side for side in TRIED if answers(model, torch.full((1, 3, side, side), 0.5)) is not None]
-    if len(fitting) == 1:
+    if len(fitting) == 1 or (fitting and several):
         return fitting[0], fitting[0]
     if not fitting:
         raise UsageError(
@@ -54,7 +54,7 @@ def find_size(model: nn.Module, name: str) -> tuple[int, int]:
         )
     raise UsageError(
         f"'{printable(name)}' takes images of several sizes ({', '.join(map(str, fitting[:4]))}...): "
-        "add --input-size, such as 224"
+        "add --input-size, such as 224, or any if images keep their sizes"
     )
 
 

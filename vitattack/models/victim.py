@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from vitattack.core.errors import UsageError, VitattackError
+from vitattack.core.errors import UsageError, VitattackError, first_line
 from vitattack.models.base import Attackable
 from vitattack.models.checkpointing import without_checkpointing
 from vitattack.models.digest import buffers_digest, fingerprint
 
 # Images that were normalised and back leave the box by rounding errors; more than this is another scale.
 PIXEL_TOLERANCE = 1e-4
+SIZES_TRIED = 24  # before a run, of images that differ in size
 
 
 class Victim(Attackable):
@@ -24,6 +26,7 @@ class Victim(Attackable):
     std: Tensor
     known_random = False  # set by `marked_random` for a while
     input_height: int | None = None  # where images are not square; then `input_size` is their width
+    any_size = False  # whether images may differ in size; `size` is then one that it takes
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Victim(Attackable):
         std: Sequence[float] | None = None,
         transform: str = "none",
         channels: int = 3,
+        any_size: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -45,6 +49,8 @@ class Victim(Attackable):
         self.input_size = width
         if height != width:  # a square model has no such attribute: its digest is as it was
             self.input_height = height
+        if any_size:  # likewise
+            self.any_size = True
         self.transform = transform
         self.channels = channels
         self.normalises = mean is not None
@@ -65,13 +71,22 @@ class Victim(Attackable):
 
     @property
     def size_in_words(self) -> str:
-        height, width = self.size
-        return f"{width}" if height == width else f"{height} x {width}"
+        return in_words(self.size)
+
+    def takes(self, size: Sequence[int]) -> bool:
+        """Whether images of this height and width may be given to it."""
+        return self.any_size or tuple(size) == self.size
 
     def grey(self, count: int = 1) -> Tensor:
         """Return grey images of the right shape, dtype and device, for trial forwards."""
         shape = (count, self.channels, *self.size)
         return torch.full(shape, 0.5, device=self.mean.device, dtype=self.mean.dtype)
+
+
+def in_words(size: tuple[int, int]) -> str:
+    """A height and width as users read it; the side of a square."""
+    height, width = size
+    return f"{width}" if height == width else f"{height} x {width}"
 
 
 class View(Attackable):
@@ -213,3 +228,19 @@ def check_forward(victim: Victim) -> None:
         raise VitattackError(
             f"model '{victim.name}' gives NaN for a grey image: the weights are broken, fetch them again"
         )
+
+
+def check_sizes(victim: Victim, sizes: Sequence[tuple[int, int]]) -> None:
+    """Try the victim on grey images of several sizes, of at most some, the smallest and the largest among them."""
+    step = max(1, math.ceil((len(sizes) - 1) / SIZES_TRIED))
+    for height, width in dict.fromkeys([*sizes[::step], *sizes[-1:]]):
+        image = victim.grey()[..., :1, :1].expand(-1, -1, height, width).clone()
+        try:
+            with frozen(victim), torch.no_grad():
+                victim(image)
+        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+            reason = first_line(error) or type(error).__name__
+            raise UsageError(
+                f"'{victim.name}' fails on an image of {height} x {width} px ({reason}): bring the images to one size, "
+                "for folders by --transform, or leave that size out"
+            ) from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitattack.core.errors import VitattackError
+from vitattack.core.errors import UsageError, VitattackError
 from vitattack.core.files import cannot_write, no_pipe, replace_content
 from vitattack.records.batch import Batch
 from vitattack.records.record import SampleRecord
@@ -220,6 +220,8 @@ class SavedExamples:
         if not parts:
             nothing, none = np.zeros(0, np.int64), np.zeros((0, 0, 0, 0), np.float32)
             return Columns(nothing, nothing, nothing, nothing, none, none)
+        if len({x.shape for _, (*_, x) in parts}) > 1:
+            raise UsageError("the images of these examples differ in size: read them one by one, by their rows")
         return Columns(*(np.concatenate(values) for values in zip(*(values for _, values in parts), strict=True)))
 
     def damage(self) -> list[str]:

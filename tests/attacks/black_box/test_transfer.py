@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
+from tests.models.hugging_face.folders import changed, save_vit
 from vitattack import attack
 from vitattack.attacks import attack_text
 from vitattack.attacks.black_box.transfer import carried, resized, source_digest, source_model
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
+from vitattack.data import load_data
+from vitattack.data.formats.row_sources import TensorSource
 from vitattack.data.imagenet.classes import single_classes
 from vitattack.data.imagenet.restricted_victim import restrict_to_classes
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.models.passes import counting_passes
 from vitattack.models.victim import Victim
+from vitattack.models.zoo.load import load_model
+from vitattack.text.class_lists import CIFAR10
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
@@ -216,3 +222,55 @@ def test_loading_a_source_leaves_the_random_state_alone() -> None:
     before = torch.get_rng_state()
     source_model(SOURCE, "cpu")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Oblong(nn.Module):
+    """Ten classes from 16 x 24 px images by a fixed random map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(10, 3 * 16 * 24, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5).flatten(1) @ self.weight.T
+
+
+def test_candidates_for_oblong_images_are_carried_within_the_budget() -> None:
+    victim = Victim(Oblong(), name="oblong", num_classes=10, input_size=(16, 24))
+    x = torch.rand(6, 3, 16, 24, generator=torch.Generator().manual_seed(1))
+    y = victim(x).argmax(1)
+    crafted = attack_text.build(TEXT, LINF)(victim, x, y, rng=rng(6))
+    source = source_model(SOURCE, "cpu")
+    at_source = resized(x, 32)
+    expected = attack_text.build("pgd(steps=3, stop=never)", LINF)(source, at_source, y, rng=rng(6))
+    change = torch.nn.functional.interpolate(expected.x_adv - at_source, size=(16, 24), mode="bilinear", antialias=True)
+    assert torch.allclose(crafted.x_adv, (x + change.clamp(-8 / 255, 8 / 255)).clamp(0, 1), atol=1e-6)
+    assert bool(LINF.allows(x, crafted.x_adv).all()) and bool(crafted.evidence["resized"].all())
+
+
+def test_a_folder_whose_classes_have_another_order_is_asked_in_that_of_the_data(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    order = [(7 * number + 3) % 10 for number in range(10)]
+    model = save_vit(tmp_path / "victim", names=list(CIFAR10))
+    model.classifier.weight.data = model.classifier.weight.data[order]
+    model.classifier.bias.data = model.classifier.bias.data[order]
+    model.config.id2label = {number: CIFAR10[was] for number, was in enumerate(order)}
+    for name in ("source", "unnamed"):
+        model.save_pretrained(tmp_path / name)
+        (tmp_path / name / "preprocessor_config.json").write_bytes(
+            (tmp_path / "victim" / "preprocessor_config.json").read_bytes()
+        )
+    changed(tmp_path / "unnamed", id2label={str(n): f"LABEL_{n}" for n in range(10)}, label2id=None)
+    inner = "pgd(steps=3, stop=never)"
+    texts = [inner, *(f'transfer("{tmp_path / name}", {inner})' for name in ("source", "unnamed"))]
+    data = load_data("cifar10-demo[:24]")
+    x, _ = data.read(data.rows)
+    with torch.no_grad():
+        y = load_model(str(tmp_path / "victim"), torch.device("cpu")).victim(x).argmax(1)
+    named = replace(data, source=TensorSource(x, y, 10))
+    white, mapped, blind = evaluate(
+        str(tmp_path / "victim"), texts, data=named, threat="linf:1/255", threads=1, batch_size=24
+    ).results
+    fooled = [[record.status == "fooled" for record in result.records] for result in (white, mapped, blind)]
+    assert fooled[0] == fooled[1] != fooled[2] and any(fooled[0])
+    assert len({source_digest(str(tmp_path / name)) for name in ("source", "unnamed")}) == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +30,11 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
+from vitattack.models.hugging_face.folder import names_a_folder
 from vitattack.models.passes import counting_passes, spread_passes
 from vitattack.models.victim import Victim, frozen, model_digest
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.names import HUB_PREFIXES
 from vitattack.threats.lp import LpBall
 
 
@@ -47,8 +51,8 @@ class Transfer(InBall, OneInner):
     inner: Attack
 
     def __post_init__(self) -> None:
-        if self.source not in zoo_entries() and not self.source.startswith(("timm:", "hf-hub:")):
-            raise UsageError(did_you_mean("source model", self.source, [*zoo_entries(), "timm:ARCH.TAG"]))
+        if not (self.source in zoo_entries() or self.source.startswith(HUB_PREFIXES) or names_a_folder(self.source)):
+            raise UsageError(did_you_mean("source model", self.source, [*zoo_entries(), "timm:ARCH.TAG", "FOLDER"]))
         if self.inner.traits.sources:
             raise UsageError("transfer cannot wrap another transfer: name one source, or several in worst(...)")
 
@@ -108,12 +112,13 @@ class Transfer(InBall, OneInner):
         return Crafted(x_adv, evidence)
 
     def _model(self, victim: Attackable, device: torch.device | None = None) -> Victim:
-        from vitattack.data.imagenet.restricted_victim import (
-            restrict_like,  # an attack alone does not need the readers of data
-        )
+        # imported here, since an attack alone does not need the readers of data
+        from vitattack.data.imagenet.restricted_victim import restrict_like
+        from vitattack.data.reordered_victim import match_labels_of
 
         place = device or next((t.device for t in [*victim.buffers(), *victim.parameters()]), torch.device("cpu"))
-        return restrict_like(source_model(self.source, str(place)), victim)
+        source = source_model(self.source, str(place))
+        return restrict_like(match_labels_of(source, _LABELS.get(source), victim), victim)
 
 
 @catalogued(
@@ -122,13 +127,17 @@ class Transfer(InBall, OneInner):
     black_box=True,
 )
 def transfer(ball: LpBall, source: str, inner: Attack) -> Transfer:
-    """Transfer attack: the inner attack crafts on another model of the zoo, the victim judges the candidates.
+    """Transfer attack: the inner attack crafts on another model, the victim judges the candidates.
 
-    The source is a quoted text: transfer("tiny-cnn-standard", pgd(stop=never)). Candidates that stop at their first
+    The source is a quoted text, a model of the zoo, of a hub, or a folder: transfer("tiny-cnn-standard",
+    pgd(stop=never)). Candidates that stop at their first
     success on the source transfer poorly; stop=never makes all steps. If input sizes differ, images and perturbations
     are resized.
     """
     return Transfer(ball, source, inner)
+
+
+_LABELS: WeakKeyDictionary[Victim, tuple[str, ...]] = WeakKeyDictionary()  # names of the classes of source models
 
 
 @lru_cache(maxsize=8)
@@ -137,13 +146,18 @@ def source_model(text: str, device: str) -> Victim:
     from vitattack.models.zoo.load import load_model
 
     with torch.random.fork_rng(devices=[]):
-        return load_model(text, torch.device(device)).victim
+        loaded = load_model(text, torch.device(device))
+    if loaded.labels is not None:
+        _LABELS[loaded.victim] = loaded.labels
+    return loaded.victim
 
 
 @lru_cache(maxsize=64)
 def source_digest(text: str) -> str:
-    """Digest of a source model."""
-    return model_digest(source_model(text, "cpu"))
+    """Digest of a source model, and of the names of its classes, which put these in the order of the victim's."""
+    source = source_model(text, "cpu")
+    digest, labels = model_digest(source), _LABELS.get(source)
+    return digest if labels is None else hashlib.sha256(f"{digest}|{labels}".encode()).hexdigest()
 
 
 def resized(x: Tensor, height: int, width: int | None = None) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -36,6 +37,20 @@ def decoder_message(error: BaseException) -> str:
 
 def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image) -> Tensor:
     """Decode an image to uint8 (3, H, W); `what` names it in errors."""
+    with _opened(data, what) as image:
+        pixels = np.array(transform(image.convert("RGB")))
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def decode_size(data: bytes, what: str) -> tuple[int, int]:
+    """Height and width of an encoded image, without its pixels."""
+    with _opened(data, what) as image:
+        return image.height, image.width
+
+
+@contextmanager
+def _opened(data: bytes, what: str) -> Iterator[Image.Image]:
+    """An image of one of the admitted formats and sizes; whatever fails until it is closed is an error that names it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -45,20 +60,27 @@ def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.
                 raise ValueError(f"{image.width} x {image.height} pixels are a decompression bomb")
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"mode {image.mode}: more than 8 bits per channel")
-            pixels = np.array(transform(image.convert("RGB")))
+            yield image
     except UnidentifiedImageError as error:
         raise UsageError(
             f"{what} is not a readable image (damaged, or it is none of {', '.join(FORMATS)}): replace or remove it"
         ) from error
     except Exception as error:  # decoders fail in their own ways on broken files: struct, zlib, index and memory errors
         raise UsageError(f"{what} is not a readable image ({decoder_message(error)}): replace or remove it") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def stack_pixels(images: Sequence[Tensor]) -> Tensor:
     """Stack uint8 images of one size to float32 (B, 3, H, W) in [0,1]."""
-    sizes = {tuple(image.shape[1:]) for image in images}
+    check_one_size(images)
+    return torch.stack(list(images)).float().div_(255)
+
+
+def check_one_size(images: Sequence[Tensor]) -> None:
+    """Refuse images that make no batch."""
+    sizes = {tuple(image.shape[-2:]) for image in images}
     if len(sizes) > 1:
         shown = ", ".join(f"{h} x {w}" for h, w in sorted(sizes)[:3])
-        raise UsageError(f"images of different sizes in one batch ({shown}): give --transform bicubic256crop224")
-    return torch.stack(list(images)).float().div_(255)
+        raise UsageError(
+            f"images of different sizes in one batch ({shown}): give --transform bicubic256crop224, or --input-size any "
+            "if the model takes them as they are"
+        )

@@ -17,7 +17,14 @@ from torch import Tensor
 from vitattack.core.errors import UsageError
 from vitattack.core.file_hashes import remembered_sha256
 from vitattack.data.formats.array_on_disk import FileChanged, WatchedFile
-from vitattack.data.formats.decoding import check_label, decode_rgb, decoder_message, stack_pixels
+from vitattack.data.formats.decoding import (
+    check_label,
+    check_one_size,
+    decode_rgb,
+    decode_size,
+    decoder_message,
+    stack_pixels,
+)
 from vitattack.data.formats.encoded_images import EncodedImage, images_in_folder
 from vitattack.data.labels.imagenet import folder_labels
 from vitattack.data.transform import make_transform
@@ -179,6 +186,7 @@ class ImageSource:
         self.where = where
         self._items = items
         self._transform = make_transform(transform_text)
+        self._transformed = transform_text != "none"  # then all have one size
         self._hashes: dict[int, bytes] = {}  # of the rows that `digest` has read
 
     def __len__(self) -> int:
@@ -202,6 +210,13 @@ class ImageSource:
             labels.append(label)
         return stack_pixels(images), torch.tensor(labels)
 
+    def sizes(self, rows: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Height and width of some images; where a transform makes them equal, those of the first."""
+        if self._transformed:
+            return [_height_and_width(self.read(rows[:1])[0])] * len(rows)
+        blobs = (self.blob(row)[0] for row in rows)
+        return [decode_size(blob.read(), str(blob)) for blob in blobs]
+
     def digest(self, rows: Sequence[int]) -> str:
         hasher = hashlib.sha256()
         for row in rows:
@@ -215,6 +230,10 @@ class ImageSource:
         if self._hashes.setdefault(row, found.digest()) != found.digest():
             raise FileChanged(str(blob))
         return found.hexdigest()
+
+
+def _height_and_width(images: Tensor) -> tuple[int, int]:
+    return int(images.shape[-2]), int(images.shape[-1])
 
 
 def class_folders(root: Path, transform_text: str = "none") -> ImageSource:
@@ -274,3 +293,28 @@ class TensorSource:
         for part in (x, y):
             hasher.update(part.cpu().contiguous().numpy().tobytes())
         return hasher.hexdigest()
+
+
+class ImagesInMemory:
+    """Images of several sizes with their labels."""
+
+    def __init__(self, images: Sequence[Tensor], y: Tensor) -> None:
+        self.num_classes: int | None = None
+        self._images = [TensorSource(image[None], y[at : at + 1]) for at, image in enumerate(images)]
+        if y.shape != (len(images),):
+            raise UsageError(f"{len(images)} images but labels of shape {tuple(y.shape)}: give one label per image")
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        pairs = [self._images[row].read([0]) for row in rows]
+        check_one_size([x for x, _ in pairs])
+        return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+    def sizes(self, rows: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Height and width of some images."""
+        return [_height_and_width(self._images[row].read([0])[0]) for row in rows]
+
+    def digest(self, rows: Sequence[int]) -> str:
+        return _digest_of("|".join(self._images[row].digest([0]) for row in rows), rows)

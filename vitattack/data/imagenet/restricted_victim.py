@@ -34,6 +34,7 @@ def restrict_to_classes(victim: Victim, classes: Classes | None) -> Victim:
         input_size=victim.size,
         transform=victim.transform,
         channels=victim.channels,
+        any_size=victim.any_size,
     ).to(victim.mean.device)
 
 

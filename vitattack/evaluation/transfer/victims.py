@@ -19,7 +19,7 @@ from vitattack.evaluation.prepare import images_of
 from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
 from vitattack.models.digest import fingerprint
-from vitattack.models.victim import Victim, as_victim
+from vitattack.models.victim import Victim, as_victim, in_words
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
 from vitattack.models.zoo.loaded import LoadedModel
@@ -32,7 +32,7 @@ Model = str | nn.Module
 class _Resized:
     """The images of another source at a model's own size."""
 
-    def __init__(self, source: Source, size: int) -> None:
+    def __init__(self, source: Source, size: tuple[int, int]) -> None:
         self.num_classes = source.num_classes
         self._source, self._size = source, size
 
@@ -41,10 +41,10 @@ class _Resized:
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         x, y = self._source.read(rows)
-        return resized(x, self._size), y
+        return resized(x, *self._size), y
 
     def digest(self, rows: Sequence[int]) -> str:
-        return hashlib.sha256(f"{self._source.digest(rows)}|{self._size} px".encode()).hexdigest()
+        return hashlib.sha256(f"{self._source.digest(rows)}|{in_words(self._size)} px".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class StudiedModel:
         return self.victim.name
 
     @property
-    def size(self) -> int:
-        return self.victim.input_size
+    def size(self) -> tuple[int, int]:
+        return self.victim.size
 
     @property
     def rescaled(self) -> bool:
@@ -87,12 +87,14 @@ def assemble(
         check_model_name(text, stated[text], attacks=ATTACKS)
     loaded: dict[str | int, LoadedModel] = {text: load_model(text, place, stated[text]) for text in texts}
     known = [one.victim for one in loaded.values()] + [model for model in models if isinstance(model, Victim)]
-    oblong = next((victim for victim in known if victim.input_height is not None), None)
-    if oblong is not None:
+    several = next((victim for victim in known if victim.any_size), None)
+    if several is not None:
         raise UsageError(
-            f"'{oblong.name}' takes {oblong.size_in_words} px images, and between models only squares are scaled: leave it out"
+            f"'{several.name}' takes images of any size, and between models they are scaled: name the size of its images, "
+            "as --input-size 224"
         )
-    largest = max((victim.input_size for victim in known), default=None)
+    squares = [victim.input_size for victim in known if victim.input_height is None]
+    largest = max(squares) if squares and len(squares) == len(known) else None
     base = images_of(setup, Preprocessing(setup.transform, _common_transform(known), largest))
     image, _ = base.read(base.rows[:1])
     for model in models:
@@ -107,7 +109,7 @@ def assemble(
     for key, one in loaded.items():
         if any(one.victim.name == other.name for other in found.values()):
             raise UsageError(f"two models are called '{one.victim.name}': give their victims names of their own")
-        images = at_size(base, one.victim.input_size)
+        images = at_size(base, one.victim.size)
         mark = fingerprint(one.victim)
         one = replace(one, record=one.record | unhashed(mark.unknown))
         found[key] = StudiedModel(one, images, mark.digest, images.digest(), lasting=not mark.unknown)
@@ -116,18 +118,18 @@ def assemble(
 
 def _common_transform(victims: Sequence[Victim]) -> str:
     """The transform that all models share; if they differ, the whole image resized to the largest input size."""
-    kinds = {(victim.transform, victim.input_size) for victim in victims}
+    kinds = {(victim.transform, victim.size) for victim in victims}
     if len(kinds) < 2:
         return next((transform for transform, _ in kinds), "none")
-    largest = max(size for _, size in kinds)
-    return f"resize{largest}x{largest}"
+    height, width = max((size for _, size in kinds), key=lambda size: (size[0] * size[1], size))
+    return f"resize{height}x{width}"
 
 
-def at_size(data: DataSet, size: int) -> DataSet:
+def at_size(data: DataSet, size: tuple[int, int]) -> DataSet:
     image, _ = data.read(data.rows[:1])
-    if image.shape[-2:] == (size, size):
+    if tuple(image.shape[-2:]) == size:
         return data
-    return replace(data, text=f"{data.text} at {size} px", source=_Resized(data.source, size))
+    return replace(data, text=f"{data.text} at {in_words(size)} px", source=_Resized(data.source, size))
 
 
 def check_distinct(models: Sequence[Model], to: Sequence[Model]) -> None:
@@ -163,7 +165,7 @@ def _check_classes(victims: Sequence[Victim], data: DataSet) -> None:
 
 
 def size_doubts(models: Sequence[StudiedModel], ball: LpBall) -> list[str]:
-    found = [f"images are resized to {model.size} px for {model.name}" for model in models if model.rescaled]
+    found = [f"images are resized to {in_words(model.size)} px for {model.name}" for model in models if model.rescaled]
     if ball.norm == "l2" and len({model.size for model in models}) > 1:
         found.append("input sizes differ, and an l2 budget allows another change per pixel at another size")
     return found

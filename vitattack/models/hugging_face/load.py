@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from inspect import signature
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class FolderOptions:
 
     normalize: str | None = None
     attention: str | None = None
+    any_size: bool = False  # images may differ in size
 
 
 class FlippedChannels(nn.Module):
@@ -48,6 +50,17 @@ class FlippedChannels(nn.Module):
         return self.model(x.flip(1))
 
 
+class InterpolatedPositions(nn.Module):
+    """A model that is asked to fit its position embeddings to the size of the images."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model(x, interpolate_pos_encoding=True)
+
+
 def load_folder(
     folder: ModelFolder, name: str, options: FolderOptions = FolderOptions()
 ) -> tuple[Victim, dict[str, Any]]:
@@ -59,12 +72,16 @@ def _from_transformers(folder: ModelFolder, name: str, options: FolderOptions) -
     require_transformers(name)
     with _quiet_transformers():
         model, kernel = _classifier(folder, name, options.attention)
+        if options.any_size and "interpolate_pos_encoding" in signature(model.forward).parameters:
+            outer: nn.Module = InterpolatedPositions(model)
+        else:
+            outer = model
         how = _prepared(folder, name, options.normalize)
     _check_finite(model, name)
     size = how.size or _sides(model.config) or (224, 224)
     mean, std = how.normalize or (None, None)
     victim = Victim(
-        FlippedChannels(model) if how.flip_channels else model,
+        FlippedChannels(outer) if how.flip_channels else outer,
         name=name,
         num_classes=int(model.config.num_labels),
         input_size=size,

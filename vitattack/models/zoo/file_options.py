@@ -10,6 +10,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
 
 LARGEST_SIDE = 8192
+ANY_SIZE = "any"  # images keep their sizes, which may differ
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -17,7 +18,9 @@ def parse_size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
     sides = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not all(1 <= side <= LARGEST_SIDE for side in sides):
-        raise UsageError(f"input size '{printable(text, 40)}' is not understood: write 224, or HEIGHTxWIDTH as 224x160")
+        raise UsageError(
+            f"input size '{printable(text, 40)}' is not understood: write 224, or HEIGHTxWIDTH as 224x160, or any if they differ"
+        )
     return sides
 
 
@@ -35,7 +38,7 @@ class FileOptions:
     like: str | None = None  # a zoo entry that states all of the above
     unsafe_pickle: bool = False  # the only option that zoo entries take, too
     model_from: str | None = None  # code that builds the model, in place of arch
-    input_size: str | None = None  # H or HxW, where the model does not state it
+    input_size: str | None = None  # H or HxW, where the model does not state it; any, where it takes several
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -46,7 +49,12 @@ class FileOptions:
     @property
     def size(self) -> tuple[int, int] | None:
         """The height and width that the user states."""
-        return None if self.input_size is None else parse_size(str(self.input_size))
+        return None if self.input_size is None or self.any_size else parse_size(str(self.input_size))
+
+    @property
+    def any_size(self) -> bool:
+        """Whether the user states that the model takes images of several sizes."""
+        return self.input_size == ANY_SIZE
 
     def architecture_arguments(self) -> dict[str, Any]:
         """Return the arguments of the architecture, `num_classes` among them if it is given."""

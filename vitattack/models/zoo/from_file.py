@@ -150,7 +150,7 @@ def _victim_of(module: nn.Module, name: str, options: FileOptions, normalize: No
     if isinstance(module, Victim):
         return module
     check_module(module.float())
-    size = options.size or find_size(module, name)
+    size = options.size or find_size(module, name, several=options.any_size)
     logits = answers(module, torch.full((2, 3, *size), 0.5))
     if logits is None and isinstance(module, Program) and module.batch is None:
         module.batch = 1  # traced for one image at a time

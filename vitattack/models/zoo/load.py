@@ -53,6 +53,8 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
         loaded = load_file(Path(text), options)
     loaded.victim.to(device).float().eval()
     check_forward(loaded.victim)
+    if options.any_size:
+        loaded.victim.any_size = True
     return loaded
 
 
@@ -111,7 +113,7 @@ def _load_from_hub(text: str, options: FileOptions) -> LoadedModel:
 
 
 def _load_folder(folder: ModelFolder, text: str, options: FileOptions) -> LoadedModel:
-    stated = FolderOptions(options.normalize, options.arch_kwargs.get(ATTENTION))
+    stated = FolderOptions(options.normalize, options.arch_kwargs.get(ATTENTION), options.any_size)
     victim, record = load_folder(folder, text, stated)
     return LoadedModel(victim, None, record, folder.labels, folder.files)
 

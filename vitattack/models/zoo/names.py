@@ -149,7 +149,7 @@ def check_normaliser(name: str, options: FileOptions) -> None:
         choices = f"{'|'.join(NORMALISERS)} or MEAN,MEAN,MEAN/STD,STD,STD"
         raise UsageError(f"'{name}' does not say how it normalises: add --normalize {choices}")
     parse_normaliser(options.normalize)
-    if options.input_size is not None:
+    if options.input_size is not None and not options.any_size:
         parse_size(str(options.input_size))
 
 
@@ -188,7 +188,9 @@ def _check_program(path: Path, kind: FileKind, options: FileOptions) -> None:
 
 def _check_folder_options(text: str, options: FileOptions) -> None:
     """Refuse options that a folder or a repository states itself."""
-    _refuse_options(text, options, taken=("normalize", "arch_kwargs"))
+    _refuse_options(text, options, taken=("normalize", "arch_kwargs", "input_size"))
+    if options.input_size is not None and not options.any_size:
+        raise UsageError(f"'{text}' states the size of its images itself: drop --input-size, or write --input-size any")
     if options.normalize is not None:
         parse_normaliser(options.normalize)
     odd = next((key for key in options.arch_kwargs if key != ATTENTION), None)
