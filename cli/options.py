@@ -94,7 +94,11 @@ file_options = combined(
     option("--weights-key", help="Key under which the file keeps its tensors, such as state_dict."),
     option("--strip-prefix", help="Prefix of every tensor name in the file, such as module."),
     option("--adapter", help="Renames tensors before loading: swin, timm, normaliser or vit-patch."),
-    option("--input-size", metavar="H[xW]|any", help="Size of its images in px, where the model does not state it; any where they differ."),
+    option(
+        "--input-size",
+        metavar="H[xW]|any",
+        help="Size of its images in px, where the model does not state it; any where they differ.",
+    ),
     code_option,
     option("--like", metavar="ID", help="Read the file as this zoo entry says, instead of the options above."),
     unsafe_option,

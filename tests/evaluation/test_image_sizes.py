@@ -178,7 +178,9 @@ class Fixed(nn.Module):
 
 
 def test_a_model_of_one_size_says_so_before_it_runs() -> None:
-    with pytest.raises(UsageError, match="fails on an image of 16 x 24 px .*: bring the images to one size"):
+    with pytest.raises(
+        UsageError, match="differ in size, and .* fails on one of 16 x 24 px .*: bring them to one size"
+    ):
         evaluate(Fixed(), "fgsm", data=labelled(mixed()), **SETTINGS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from vitattack.evaluation.files_read import image_files, model_files, perceptual
 from vitattack.evaluation.reuse import unhashed
 from vitattack.evaluation.setup import Setup
 from vitattack.models.digest import Fingerprint, fingerprint
-from vitattack.models.victim import Victim, as_victim, check_sizes
+from vitattack.models.victim import Victim, as_victim, check_sizes, failing_on
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
@@ -131,11 +132,7 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
         home = resolve_device("auto", model)
         if device.type != home.type:
             raise UsageError(f"the model is on {home}: call .to('{device}') first, or drop the device")
-        first, _ = images.read(images.rows[:1])
-        given = as_victim(model, first.to(home)).to(home)
-        if given is not model:  # a victim says itself what it takes
-            given.any_size = in_order_of_size(images).sizes is not None
-        loaded = LoadedModel(given, None, {"source": "module"})
+        loaded = LoadedModel(_from_python(model, images, home), None, {"source": "module"})
     if loaded.victim.any_size:
         with stage("reading the sizes of the images"):
             images = in_order_of_size(images)
@@ -149,6 +146,17 @@ def prepare(model: nn.Module | str, setup: Setup, device: torch.device) -> Prepa
         )
     data_sets.remember_classes(victim, images)
     return Prepared(setup, device, loaded, victim, images)
+
+
+def _from_python(model: nn.Module, images: DataSet, home: torch.device) -> Victim:
+    """A module as a victim: of images of several sizes if these differ, unless it is one that says what it takes."""
+    first, _ = images.read(images.rows[:1])
+    sizes = None if isinstance(model, Victim) else in_order_of_size(images).sizes
+    with failing_on((first.shape[-2], first.shape[-1]), type(model).__name__) if sizes else nullcontext():
+        victim = as_victim(model, first.to(home)).to(home)
+    if sizes:
+        victim.any_size = True
+    return victim
 
 
 def preprocessing(transform: str | None, victim: Victim | None = None) -> Preprocessing:

@@ -235,12 +235,18 @@ def check_sizes(victim: Victim, sizes: Sequence[tuple[int, int]]) -> None:
     step = max(1, math.ceil((len(sizes) - 1) / SIZES_TRIED))
     for height, width in dict.fromkeys([*sizes[::step], *sizes[-1:]]):
         image = victim.grey()[..., :1, :1].expand(-1, -1, height, width).clone()
-        try:
-            with frozen(victim), torch.no_grad():
-                victim(image)
-        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-            reason = first_line(error) or type(error).__name__
-            raise UsageError(
-                f"'{victim.name}' fails on an image of {height} x {width} px ({reason}): bring the images to one size, "
-                "for folders by --transform, or leave that size out"
-            ) from error
+        with failing_on((height, width), victim.name), frozen(victim), torch.no_grad():
+            victim(image)
+
+
+@contextmanager
+def failing_on(size: tuple[int, int], name: str) -> Iterator[None]:
+    """Say of a forward that fails that it does so on images of one of several sizes."""
+    try:
+        yield
+    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+        reason = first_line(error) or type(error).__name__
+        raise UsageError(
+            f"the images differ in size, and '{name}' fails on one of {size[0]} x {size[1]} px ({reason}): bring them to "
+            "one size, for folders by --transform, or leave that size out"
+        ) from error
