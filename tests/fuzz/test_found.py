@@ -35,6 +35,11 @@ FOUND: list[tuple[str, Any]] = [
     ("rows", ("file:\x00", 5)),
     ("rows", ("file:\ud800", 5)),
     ("recipes", f"base: {'a' * 5000}\n"),
+    ("image processors", {"size": 224, "resample": {"height": 32}}),
+    ("image processors", {"size": 224, "resample": float("inf")}),
+    ("image processors", {"size": 2**31, "crop_pct": 1e-300}),
+    ("image processors", {"size": {"height": 32, "width": None}, "resample": 2}),
+    ("image processors", {"rescale_factor": [0.5, 0.5], "image_mean": [HUGE]}),
     ("zoo", json.dumps({"schema": 1, "models": [{**ENTRY, "normalize": {"mean": [HUGE], "std": [1]}}]})),
 ]
 

@@ -18,6 +18,7 @@ from vitattack.models.architectures.build import ARCHITECTURES, build_architectu
 from vitattack.models.architectures.names import OWN, check_architecture
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.victim import frozen
+from vitattack.models.weights.adapters import ADAPTERS, Target
 from vitattack.models.weights.file_kind import file_kind
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.load import load_model
@@ -253,3 +254,23 @@ def test_a_module_is_unpickled_where_its_class_lies(tmp_path: Path, monkeypatch:
     with listening(Heard()):
         loaded = load_model("whole.pt", CPU, FileOptions(normalize="none", unsafe_pickle=True))
     assert loaded.record["source"] == "code" and loaded.victim.num_classes == 10
+
+
+def test_every_reading_is_tried_on_a_fresh_model(tmp_path: Path) -> None:
+    """An adapter that changes its target, as one that installs attention scales does, meets no trace of another reading."""
+    met: list[bool] = []
+
+    def planted(tensors: dict[str, Tensor], target: Target) -> dict[str, Tensor]:
+        met.append("offset" in dict(target.model.named_buffers()))
+        target.model.register_buffer("offset", torch.zeros(1))
+        target.model.pos_embed.data += 1  # type: ignore[operator]
+        return tensors
+
+    tensors = {**W, "offset": torch.ones(1)}
+    torch.save({"a": {k: t[..., :1] for k, t in W.items()}, "b": tensors, "c": W}, tmp_path / "w.pt")
+    options = FileOptions(arch=ARCH, arch_kwargs=KWARGS, normalize="none", adapter="planted")
+    with ADAPTERS.temporarily("planted", planted):
+        victim = load_model(str(tmp_path / "w.pt"), CPU, options).victim
+    assert len(met) > 3 and not any(met)
+    assert torch.equal(dict(victim.model.named_buffers())["offset"], torch.ones(1))
+    assert all(torch.equal(victim.model.state_dict()[name], tensor) for name, tensor in tensors.items())

@@ -140,7 +140,5 @@ def attention_scales(state: State, target: Target) -> State:
         raise UsageError(
             f"{SCALES} is {scales.dtype} of shape {tuple(scales.shape)}: floats per layer (L,) or head (L, H)"
         )
-    if scales_of(target.model) is not None:  # another reading of the file was tried before
-        remove_scales(target.model)
     install_scales(target.model, torch.ones_like(scales))
     return state

@@ -9,7 +9,8 @@ from typing import Any
 
 from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
-from vitattack.models.normalise import Normaliser, is_normaliser
+from vitattack.models.normalise import LARGEST, Normaliser, is_normaliser
+from vitattack.text.image_transform import MOST_PIXELS
 
 BILINEAR, BICUBIC = 2, 3  # as Pillow numbers them
 INTERPOLATIONS = {BILINEAR: "bilinear", BICUBIC: "bicubic"}
@@ -36,7 +37,9 @@ def preparation(settings: Mapping[str, Any], name: str) -> Preparation:
 
 def _normaliser(settings: Mapping[str, Any], name: str) -> Normaliser | None:
     """Rescaling and normalisation as one mean and standard deviation of pixels in [0,1]."""
-    scale = 255 * float(settings.get("rescale_factor") or 1 / 255) if settings.get("do_rescale", True) else 255.0
+    factor = _numbers(settings.get("rescale_factor") or 1 / 255)
+    scale = 255 * factor[0] if len(factor) == 1 else math.nan
+    scale = scale if settings.get("do_rescale", True) else 255.0
     offset = 1.0 if settings.get("rescale_offset") and settings.get("do_rescale", True) else 0.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -57,13 +60,15 @@ def _normaliser(settings: Mapping[str, Any], name: str) -> Normaliser | None:
 
 def _numbers(value: Any) -> tuple[float, ...]:
     values = value if isinstance(value, list | tuple) else (value,)
-    return tuple(float(v) for v in values) if all(isinstance(v, int | float) for v in values) else ()
+    fits = all(isinstance(v, int | float) and abs(v) < LARGEST for v in values)
+    return tuple(float(v) for v in values) if fits else ()
 
 
 def _geometry(settings: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]:
     """The size of prepared images, and the transform of ours that prepares them so."""
     size, crop = _sides(settings.get("size")), _sides(settings.get("crop_size"))
-    method = INTERPOLATIONS.get(int(settings.get("resample") or 0))
+    resample = settings.get("resample")
+    method = INTERPOLATIONS.get(int(resample)) if isinstance(resample, int) else None
     crops = bool(settings.get("do_center_crop")) and "height" in crop
     final = (crop["height"], crop["width"]) if crops else None
     square = final is not None and final[0] == final[1]
@@ -80,20 +85,29 @@ def _geometry(settings: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]
     if short is None:
         return final, "none"
     pct = settings.get("crop_pct")
-    if isinstance(pct, int | float) and 0 < pct <= 1 and not crops:  # ConvNeXt
+    if not isinstance(pct, int | float) or not short / MOST_PIXELS < pct <= 1:  # else no size that a transform has
+        pct = None
+    if pct is not None and not crops:  # ConvNeXt
         text = f"{short}x{short}" if short >= SQUASHED_FROM else f"{int(short / pct)}"
         return (short, short), f"{method}{text}crop{short}" if method else "none"
-    if isinstance(pct, int | float) and 0 < pct <= 1:  # PoolFormer
+    if pct is not None:  # PoolFormer
         short = int(short / pct)
     if str(settings.get("image_processor_type", "")).startswith("Levit"):
-        short = int(256 / 224 * short)
+        short = min(MOST_PIXELS, int(256 / 224 * short))
     return final, f"{method}{short}crop{final[0]}" if method and final and square else "none"
 
 
 def _sides(value: Any) -> dict[str, int]:
     """The sides that a size names."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return {"height": value, "width": value}
+    if isinstance(value, int):
+        value = {"height": value, "width": value}
     if not isinstance(value, Mapping):
         return {}
-    return {str(key): side for key, side in value.items() if isinstance(side, int) and 0 < side <= 8192}
+    sides = {str(key): side for key, side in value.items() if _is_side(side)}
+    if ("height" in sides) != ("width" in sides):
+        return {}
+    return sides
+
+
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_PIXELS

@@ -14,6 +14,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.words import printable
 
 Shapes = Mapping[str, tuple[int, ...]]
+# The tensors as they would be loaded, and the shapes of the model that would load them, to which an adapter may add.
+Adapted = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], Shapes]]
 DEEPEST = 4
 MOST_CONTAINERS = 200
 _NORMALISER = re.compile(r"(?:\w+\.)*(?:mean|std|mu|sigma)")
@@ -57,11 +59,12 @@ def fitting_reading(
     *,
     key: str | None = None,
     prefix: str | None = None,
-    adapted: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
+    adapted: Adapted | None = None,
 ) -> Reading | None:
     """The only reading that fits an architecture, None if there is none; several are refused with the options to choose.
 
-    A key or prefix given by the user restricts the search; `adapted` is what happens to tensors before they are loaded.
+    A key or prefix given by the user restricts the search; `adapted` is what happens to tensors before they are loaded,
+    and it must leave the model that will load them as it is: all readings are tried on the same one.
     """
     known = readings(content, wanted, key, prefix, whole=adapted is not None)
     fitting = [reading for reading in known if _fits(reading, wanted, adapted)]
@@ -104,9 +107,9 @@ def readings(
                 yield Reading(state, path, cut, tuple(name for name in tensors if not name.startswith(cut)))
 
 
-def _fits(reading: Reading, wanted: Shapes, adapted: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None) -> bool:
+def _fits(reading: Reading, wanted: Shapes, adapted: Adapted | None) -> bool:
     try:
-        state = adapted(reading.state) if adapted else reading.state
+        state, wanted = adapted(reading.state) if adapted else (reading.state, wanted)
     except UsageError:
         return False
     return state.keys() == wanted.keys() and all(tuple(state[name].shape) == shape for name, shape in wanted.items())

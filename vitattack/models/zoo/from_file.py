@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,10 @@ def _adapted(
     return adapt(floats, Target(model, normalize), adapters)
 
 
+def _shapes(model: nn.Module) -> Shapes:
+    return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+
+
 def _adapters(options: FileOptions) -> tuple[str, ...]:
     return (options.adapter,) if options.adapter else ()
 
@@ -91,11 +95,15 @@ def _read(
 ) -> Reading:
     """The tensors of a checkpoint that fit the model; a UsageError says what would."""
     model = filled_part(model)
-    wanted = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    wanted = _shapes(model)
     adapters = _adapters(options)
-    adapted = partial(_adapted, model=model, adapters=adapters, normalize=normalize) if adapters else None
+
+    def adapted(state: State) -> tuple[State, Shapes]:
+        fresh = copy.deepcopy(model)  # adapters may change the model that loads what they adapt
+        return _adapted(state, fresh, adapters, normalize), _shapes(fresh)
+
     key, prefix = options.weights_key, options.strip_prefix
-    reading = fitting_reading(content, wanted, name, key=key, prefix=prefix, adapted=adapted)
+    reading = fitting_reading(content, wanted, name, key=key, prefix=prefix, adapted=adapted if adapters else None)
     if reading is not None:
         named_tensors(reading.state, name)  # refuses special forms
         if (reading.key and key is None) or (reading.prefix and prefix is None) or reading.left_out:
