@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A process per core, four at most; tests of one file stay together, for they share what is dear to make.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: install install-dev demo test test-slow coverage check audit clean help
@@ -38,7 +40,7 @@ demo: install
 	$(BIN)/vitattack eval tiny-vit-standard fgsm pgd auto --limit 100
 
 test: install-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-slow: install-dev
 	$(BIN)/python -m pytest -m slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,13 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide options set in the developer's shell from the commands under test."""
-    for name in os.environ:
+def no_environment() -> Iterator[None]:
+    """Hide options set in the developer's shell from the commands under test, and what commands set from later tests."""
+    before = dict(os.environ)
+    for name in before:
         if name.startswith("VITATTACK_") and name != "VITATTACK_JOBS":
-            monkeypatch.delenv(name)
+            del os.environ[name]
+    yield
+    for name in set(os.environ) - set(before) - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    os.environ.update({name: text for name, text in before.items() if name != "PYTEST_CURRENT_TEST"})
