@@ -14,13 +14,14 @@ from torch.nn import functional as F
 from vitattack.core.errors import UsageError
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.architectures.names import check_architecture
-from vitattack.models.architectures.tora import ToraViT, from_backbone
+from vitattack.models.architectures.tora import ToraViT
 from vitattack.models.architectures.tora_layers import GatedFusion
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.flops import ShapesOnly, count_forward
 from vitattack.models.head import find_head
 from vitattack.models.victim import Victim, model_digest
 from vitattack.models.weights.adapters import Target, adapt
+from vitattack.models.weights.from_backbone import from_backbone
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.from_file import load_file
 

@@ -83,7 +83,7 @@ def _zero_shot(name: str, **arguments: Any) -> nn.Module:
 def _tora(arch: str, **arguments: Any) -> nn.Module:
     from vitattack.models.architectures.tora import tora
 
-    return tora(arch, **arguments)
+    return tora(build_architecture, arch, **arguments)
 
 
 class QueryScale(nn.Module):

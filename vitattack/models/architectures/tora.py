@@ -8,6 +8,7 @@ A new model computes what its backbone computes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -26,7 +27,6 @@ from vitattack.models.architectures.tora_layers import (
     Weighing,
     one_of,
 )
-from vitattack.models.weights.adapters import State, Target
 
 BACKBONE = "backbone."
 Head = Literal["acc", "rob", "joint"]
@@ -147,12 +147,10 @@ class ToraViT(nn.Module):
         return getattr(self.backbone, "default_cfg", {})
 
 
-def tora(arch: str, **arguments: Any) -> nn.Module:
-    """Build TORA-ViT around an architecture of timm's plain ViTs; what is no argument of its own is the backbone's."""
-    from vitattack.models.architectures.build import build_architecture
-
+def tora(build: Callable[[str, Mapping[str, Any]], nn.Module], arch: str, **arguments: Any) -> nn.Module:
+    """Build TORA-ViT around one of timm's plain ViTs, which `build` makes from what is no argument of TORA-ViT's own."""
     own = {name: arguments.pop(name) for name in OWN_ARGUMENTS & arguments.keys()}
-    backbone = build_architecture(arch, arguments)
+    backbone = build(arch, arguments)
     if type(backbone) is not VisionTransformer or backbone.num_classes < 1:
         raise UsageError(
             f"TORA-ViT takes plain ViTs with one head, such as tora:vit_base_patch16_224: '{arch}' is none of them"
@@ -161,25 +159,3 @@ def tora(arch: str, **arguments: Any) -> nn.Module:
 
 
 OWN_ARGUMENTS = {"head", "tuning", "adapter_dim", "gate", "residual", "gates"}
-
-
-def from_backbone(state: State, target: Target) -> State:
-    """Name the tensors of a plain ViT as TORA-ViT does; heads begin as the backbone's, the rest as the model has it.
-
-    A classifier for other classes is left out. The state of a TORA-ViT passes as it is.
-    """
-    if not isinstance(target.model, ToraViT):
-        raise UsageError("the adapter 'tora' is for TORA-ViTs, such as arch=tora:vit_base_patch16_224: drop it")
-    if any(name.startswith(BACKBONE) for name in state):
-        return state
-    own = target.model.state_dict()
-    same_classes = "head.weight" in state and state["head.weight"].shape == own[f"{BACKBONE}head.weight"].shape
-    renamed = {BACKBONE + name: value for name, value in state.items() if same_classes or not name.startswith("head.")}
-    if same_classes:
-        renamed |= {f"heads.{side}.{part}": state[f"head.{part}"] for side in SIDES for part in ("weight", "bias")}
-    missing = {
-        name: value
-        for name, value in own.items()
-        if not name.startswith(BACKBONE) or name.startswith(f"{BACKBONE}head.")
-    }
-    return {**missing, **renamed}

@@ -33,7 +33,7 @@ class Target:
 Adapter = Callable[[State, Target], State]
 ADAPTERS: Registry[Adapter] = Registry("adapter")
 ADAPTERS.add("attention-scales", "vitattack.models.attention.baked_scales:attention_scales")
-ADAPTERS.add("tora", "vitattack.models.architectures.tora:from_backbone")
+ADAPTERS.add("tora", "vitattack.models.weights.from_backbone:from_backbone")
 
 
 def adapt(state: Mapping[str, Tensor], target: Target, names: Sequence[str]) -> State:
