@@ -136,6 +136,16 @@ def test_the_bound_rests_on_those_that_were_drawn() -> None:
     assert "(the 10 nearest to the boundary, 20 drawn)" in outcome.note
 
 
+@pytest.mark.parametrize(("survivors", "probed", "nearest"), [(1, 1, 0), (9, 4, 2), (60, 4, 2), (60, 60, 30)])
+def test_the_chance_to_meet_no_fragile_one_is_counted_over_all_draws(survivors: int, probed: int, nearest: int) -> None:
+    outcome = AssuranceOutcome(survivors, probed, nearest, fell=0, escalated=False, broke=0)
+    fragile = 1 if survivors < 50 else 2  # 2 % of them, rounded up, none of them among the nearest
+    draws = itertools.combinations(range(survivors - nearest), probed - nearest)
+    missed = [min(draw, default=survivors) >= fragile for draw in draws]
+    assert outcome.blindness == pytest.approx(sum(missed) / len(missed))
+    assert replace(outcome, fell=1).blindness is None is replace(outcome, probed=0).blindness
+
+
 @pytest.mark.parametrize(("population", "probed"), list(itertools.product([1, 5, 12], [1, 2, 5])))
 def test_the_bound_is_the_exact_hypergeometric_one(population: int, probed: int) -> None:
     """The bound, counted over all samples that could have been drawn."""

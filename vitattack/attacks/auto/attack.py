@@ -107,7 +107,7 @@ class Auto(InBall):
     def price(self, query: PriceQuery) -> Price:
         """Price of a sample among the nearest, on a model whose attention does not saturate; others skip the round.
 
-        The assurance adds at most 15 %, unless it escalates.
+        The assurance adds about 20 %, unless it escalates.
         """
         spent = sum_of(stage.price(query) for stage in self.opening).plus(PassesPerImage(LOOKS))
         if self.passes is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import comb
+from math import ceil, comb
 from typing import Any
 
 from vitattack.attacks.auto.numbering import ALL, BLIND, DETOUR, MOST, NAMES, PROBE, SELDOM, STAGES
@@ -16,6 +16,9 @@ from vitattack.records.record import SampleRecord
 from vitattack.records.report_section import Run, Section
 from vitattack.records.result import label
 
+FRAGILE = (
+    0.02  # of the survivors; the assurance says how likely it overlooks a model on which AutoAttack breaks as many
+)
 # Passes at which survivors are counted; among them one short ascent, the price of PMA, AttackBench's cap, and AutoAttack's.
 LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)
 
@@ -55,6 +58,15 @@ class AssuranceOutcome:
         return most_fragile(self.survivors - self.nearest, self.probed - self.nearest) / self.survivors
 
     @property
+    def blindness(self) -> float | None:
+        """Chance that no fragile survivor was probed, if the share FRAGILE of all survivors were and none of the nearest."""
+        if not self.probed or self.fell:
+            return None
+        others = self.survivors - self.nearest
+        robust = max(0, others - ceil(FRAGILE * self.survivors))
+        return comb(robust, self.probed - self.nearest) / comb(others, self.probed - self.nearest)
+
+    @property
     def note(self) -> str:
         probe = " + ".join(PROBE)
         if self.escalated:
@@ -65,16 +77,17 @@ class AssuranceOutcome:
         if self.fell:
             return f"assurance: all {self.survivors} survivors were probed, and all of them fell"
         if not self.probed:
-            return "assurance: none, since 15 % of so few passes do not pay for a probe"
+            return "assurance: no survivor was probed"
         return (
             f"assurance: 0 of {self.probed} probed survivors fell to {probe} (the {self.nearest} nearest to the "
             f"boundary, {self.probed - self.nearest} drawn); with 95 % confidence at most "
             f"{at_most(self.bound or 0.0)}% of the {self.survivors} survivors would fall to the same probe (hypergeometric); "
+            f"if {FRAGILE:.0%} of them would, none of these was among the drawn with probability {self.blindness or 0.0:.2f}; "
             "it says nothing about stronger attacks"
         )
 
     def json(self) -> dict[str, Any]:
-        return {**self.__dict__, "bound": self.bound, "probe": list(PROBE)}
+        return {**self.__dict__, "bound": self.bound, "blindness": self.blindness, "probe": list(PROBE)}
 
 
 @dataclass(frozen=True)
