@@ -67,7 +67,7 @@ def command(
     kind = ANALYSES[name]
     models, parameters = split_words(words)
     models = models or ([] if kind.from_store else [DEFAULT_MODEL])
-    bound(name, kind, parameters)
+    analysis = bound(name, kind, parameters)
     check_models_count(name, kind, models)
     threat = budget_of(name, kind, given["threat"])
     request = {**_request(given), "analysis": name, "models": models, "parameters": parameters, "budgets": threat}
@@ -78,7 +78,9 @@ def command(
         data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
         if not kind.from_store:
             check_models([each for each in models if not (kind.of_runs and is_training_run(each))], options)
-            check_images(data, given["data_dir"], given["transform"])
+            folder = Path(given["data_dir"]) if given["data_dir"] else None
+            for text in analysis.data_opened(data, folder):
+                check_images(text, given["data_dir"], given["transform"])
         setup = Setup(data=data, options=options, **{key: given[key] for key in given if key != "threat"})
         findings = _computed(name, models, setup, given["threat"], parameters, quiet=quiet)
         store.note(request, findings)

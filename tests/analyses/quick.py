@@ -26,4 +26,5 @@ QUICK = {
     "restricted": Quick({"distances": (1,)}),
     "eigencam": Quick({"attack": "pgd(steps=1)", "pictures": 1}),
     "attention-map": Quick({"attack": "pgd(steps=1)", "pictures": 1}),
+    "corruptions": Quick({"kinds": ("contrast", "fog"), "severities": (2,)}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitattack.core.errors import UsageError
@@ -33,6 +34,10 @@ class Analysis:
         """Carry out the analysis."""
         findings: Findings = made_by(self.work, self, run)
         return findings
+
+    def data_opened(self, data: str, data_dir: Path | None) -> tuple[str, ...]:
+        """The data texts that are read where --data says this."""
+        return (data,)
 
     @classmethod
     def summary(cls) -> str:

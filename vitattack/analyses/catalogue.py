@@ -21,5 +21,6 @@ BUILT_IN = {
     "restricted": "inside.questions:RestrictedAttention",
     "eigencam": "inside.questions:EigenCam",
     "attention-map": "inside.questions:AttentionMaps",
+    "corruptions": "shifts.questions:Corruptions",
 }
 ANALYSES.add_lazily("vitattack.analyses", BUILT_IN)

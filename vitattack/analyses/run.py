@@ -25,7 +25,7 @@ from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.evaluation.files_read import files_named
 from vitattack.evaluation.listener import EvaluationListener
-from vitattack.evaluation.prepare import Prepared, prepare
+from vitattack.evaluation.prepare import Prepared, images_of, prepare, preprocessing
 from vitattack.evaluation.provenance import provenance
 from vitattack.evaluation.setup import Setup
 from vitattack.models.victim import Victim, frozen
@@ -85,6 +85,14 @@ class AnalysisRun:
         return self.budget
 
     @property
+    def data_text(self) -> str | None:
+        """The data with their rows as one text; None for images from Python."""
+        data, limit = self.setup.data, self.setup.limit
+        if not isinstance(data, str):
+            return None
+        return data if limit is None else f"{data}[limit:{limit}]"
+
+    @property
     def root(self) -> Path:
         return Path(self.setup.out or ".")
 
@@ -93,11 +101,21 @@ class AnalysisRun:
         options = self._options.get(model, FileOptions()) if isinstance(model, str) else None
         return replace(self.setup, options=options)
 
-    def open(self, model: Model) -> Prepared:
-        """A model on its device with the images at its size."""
+    def open(self, model: Model, data: str | None = None) -> Prepared:
+        """A model on its device with the images at its size: those of the run, or others."""
         named = marks_of(files_named(model)) if isinstance(model, str) else None
         setup = self.setup_of(model)
-        prepared = prepare(model, setup, resolve_device(setup.device, model))
+        if data is not None:
+            setup = replace(setup, data=data, limit=None)
+        return self._opened(model, prepare(model, setup, resolve_device(setup.device, model)), named)
+
+    def other_images(self, model: Model, opened: Prepared, data: str) -> Prepared:
+        """An opened model with other images of the same classes; nothing is loaded again."""
+        setup = replace(opened.setup, data=data)
+        images = images_of(setup, preprocessing(setup.transform, opened.victim))
+        return self._opened(model, opened.with_images(images, setup), {} if isinstance(model, str) else None)
+
+    def _opened(self, model: Model, prepared: Prepared, named: Marks | None) -> Prepared:
         files = prepared.files(model, None, perceptual=False) if isinstance(model, str) else None
         self._read(None if files is None or named is None else {**marks_of(files), **named})
         self._seen(prepared.images.text, len(prepared.images))

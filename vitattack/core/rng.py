@@ -47,10 +47,11 @@ class SampleRng:
     def _fill(self, like: Tensor, draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]) -> Tensor:
         if len(like) != len(self.index):
             raise ValueError(f"{len(self.index)} random streams for a batch of {len(like)}")
-        rows = [torch.from_numpy(draw(self._generator(i), tuple(like.shape[1:]))) for i in self.index]
+        rows = [torch.from_numpy(draw(self.generator(i), tuple(like.shape[1:]))) for i in self.index]
         return torch.stack(rows).to(like.dtype).to(like.device) if rows else torch.empty_like(like)
 
-    def _generator(self, index: int) -> np.random.Generator:
+    def generator(self, index: int) -> np.random.Generator:
+        """The generator of one sample."""
         key = hashlib.blake2b(f"{self.seed}|{self.path}|{index}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError, text_failure
 from vitattack.data.catalogue import DATA_SETS
+from vitattack.data.corruptions.names import PREFIX as CORRUPTED
+from vitattack.data.corruptions.source import Corrupted
 from vitattack.data.entry import DataEntry, Labelled, OpenedSet, Source
 from vitattack.data.formats.arrays import npz_source
 from vitattack.data.formats.row_sources import ImagesInMemory, ImageSource, TensorSource, class_folders
@@ -24,7 +26,7 @@ from vitattack.data.labels.class_names import aliases, aliases_of, imagenet_alia
 from vitattack.data.labels.imagenet import classes_from_synsets
 from vitattack.data.protocols import PROTOCOLS, EvaluationProtocol
 from vitattack.data.request import CLASS_FILE, FOLDER, NPZ, DataRequest, as_path, check_folder, read_request
-from vitattack.data.rows import digest_rows, draw_evenly, in_class_order, select_rows
+from vitattack.data.rows import digest_rows, draw_evenly, in_class_order, select_rows, split_rows
 from vitattack.data.transform import Preprocessing
 from vitattack.text.image_transform import parse_transform
 
@@ -61,9 +63,10 @@ class DataSet:
         """The names of its classes in the order of their labels, where they are known."""
         if self.classes is not None:  # for a model of ImageNet-1k, which is restricted to them
             return imagenet_aliases()
-        if isinstance(self.source, ImageSource) and self.source.class_names is not None:
-            return aliases(self.source.class_names)
-        return aliases_of(self.set_name)
+        source = self.source.inner if isinstance(self.source, Corrupted) else self.source
+        if isinstance(source, ImageSource) and source.class_names is not None:
+            return aliases(source.class_names)
+        return aliases_of(self.set_name.removeprefix(f"{CORRUPTED}:"))
 
     def digest(self) -> str:
         """A hash of the content of the chosen rows."""
@@ -116,6 +119,10 @@ def load_data(
     check_folder(data_dir)
     request = read_request(text, limit)
     parse_transform(transform or "none")  # a mistake in it is refused whatever the data
+    if request.corruption is not None:
+        whole = f"{request.name}[{request.rows}]" if request.rows else request.name
+        images = load_data(whole, data_dir=data_dir, transform=transform, model_transform=model_transform, px=px)
+        return corrupted(images, *request.corruption)
     resolved = _resolve(request, data_dir, Preprocessing(transform, model_transform, px))
     source = resolved.opened.source
     base = resolved.opened.rows if resolved.opened.rows is not None else range(len(source))
@@ -127,6 +134,14 @@ def load_data(
         pool = sorted(set(source.available) & set(base))
     full = f"{resolved.text}[{selection}]" if selection else resolved.text
     return DataSet(full, source, rows, resolved.opened.classes, resolved.record(rows, len(base), selection), pool)
+
+
+def corrupted(images: DataSet, kind: str, severity: int) -> DataSet:
+    """A data set under one corruption, its rows numbered as before."""
+    name, rows = split_rows(images.text)
+    text = f"{CORRUPTED}:{name}/{kind}/{severity}" + (f"[{rows}]" if rows else "")
+    protocol = {**images.protocol, "data": f"{CORRUPTED}:{images.set_name}/{kind}/{severity}"}
+    return replace(images, text=text, source=Corrupted(images.source, kind, severity), protocol=protocol)
 
 
 def known_labels(source: Source, rows: Sequence[int]) -> Sequence[int] | None:

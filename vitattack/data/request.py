@@ -9,12 +9,14 @@ from typing import Literal
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.data.catalogue import DATA_SETS
+from vitattack.data.corruptions.names import PREFIX as CORRUPTED
+from vitattack.data.corruptions.names import split_corruption
 from vitattack.data.entry import DataEntry
 from vitattack.data.protocols import PROTOCOLS, EvaluationProtocol
 from vitattack.data.rows import check_rows, parse_rows, split_rows
 from vitattack.text.image_transform import parse_transform
 
-Kind = Literal["set", "protocol", "folder", "npz", "imagenet-classes"]
+Kind = Literal["set", "protocol", "folder", "npz", "imagenet-classes", "corruptions"]
 FOLDER: Kind = "folder"
 NPZ: Kind = "npz"
 CLASS_FILE: Kind = "imagenet-classes"
@@ -23,18 +25,32 @@ PATH_KINDS = (FOLDER, NPZ, CLASS_FILE)
 
 @dataclass(frozen=True)
 class DataRequest:
-    """A data text taken apart. `name` is a data set, a protocol, or the path behind folder:, npz: or imagenet-classes:."""
+    """A data text taken apart.
+
+    `name` is a data set, a protocol, the path behind folder:, npz: or imagenet-classes:, or the data behind corruptions:.
+    """
 
     text: str
     kind: Kind
     name: str
-    part: str = ""  # behind the slash of a data set
+    part: str = ""  # behind the slash of a data set; kind and severity of a corruption
     transform: str | None = None  # written behind an @
     rows: str | None = None  # in brackets
 
     @property
     def protocol(self) -> EvaluationProtocol | None:
         return PROTOCOLS[self.name] if self.kind == "protocol" else None
+
+    @property
+    def corruption(self) -> tuple[str, int] | None:
+        """The kind and the severity of a corruption; None where the data are as they are."""
+        kind, _, severity = self.part.partition("/")
+        return (kind, int(severity)) if self.kind == CORRUPTED else None
+
+    @property
+    def whole(self) -> DataRequest:
+        """What is corrupted; the request itself where nothing is."""
+        return read_request(self.name) if self.corruption else self
 
     @property
     def entry(self) -> DataEntry | None:
@@ -46,16 +62,22 @@ class DataRequest:
     @property
     def takes_transform(self) -> bool:
         """Whether the pixels depend on a transform: encoded images of any size do, arrays do not."""
+        if self.corruption:
+            return self.whole.takes_transform
         return self.kind != NPZ if self.entry is None else self.entry.takes_transform
 
     def require_transform(self, transform: str) -> None:
         """Refuse a transform for a set whose pixels are used as they are stored."""
+        if self.corruption:
+            self.whole.require_transform(transform)
         if self.entry is not None and not self.takes_transform:
             raise UsageError(f"'{self.name}' is used as it is: drop the transform @{transform[:40]}")
 
     @property
     def total(self) -> int | None:
         """The number of rows to choose from, where it is known without the files."""
+        if self.corruption:
+            return self.whole.total
         if self.kind == "protocol":
             return PROTOCOLS[self.name].images
         return None if self.entry is None else self.entry.rows
@@ -69,6 +91,10 @@ def read_request(text: str, limit: int | None = None) -> DataRequest:
             raise UsageError(f"data '{text}' is narrowed twice: give one of [...] and a limit")
         rows = f"limit:{limit}"
     kind, colon, path = name.partition(":")
+    if colon and kind == CORRUPTED:
+        data, corruption, severity = split_corruption(path)
+        read_request(data)
+        return DataRequest(text, "corruptions", data, f"{corruption}/{severity}", None, rows)
     if colon and kind in PATH_KINDS:
         return _path_request(text, kind, path, rows)
     full, at, transform = name.partition("@")
@@ -77,7 +103,14 @@ def read_request(text: str, limit: int | None = None) -> DataRequest:
     if full in PROTOCOLS:
         return DataRequest(text, "protocol", full, "", written, rows)
     if head not in DATA_SETS:
-        known = [*DATA_SETS, *PROTOCOLS, "folder:PATH", "npz:PATH", f"{CLASS_FILE}:FILE"]
+        known = [
+            *DATA_SETS,
+            *PROTOCOLS,
+            "folder:PATH",
+            "npz:PATH",
+            f"{CLASS_FILE}:FILE",
+            f"{CORRUPTED}:DATA/KIND/SEVERITY",
+        ]
         raise UsageError(did_you_mean("data set", full, known, DATA_SETS.renamed))
     return DataRequest(text, "set", head, part, written, rows)
 
@@ -96,7 +129,9 @@ def check_data(
         parse_rows(request.rows)
         if request.total is not None:
             check_rows(request.rows, request.total, text)
-    if request.entry is None:
+    if request.corruption:
+        check_data(request.name, data_dir=data_dir, transform=transform)
+    elif request.entry is None:
         _check_path(request)
     else:
         request.entry.check_part(request.part)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vitattack.attacks.perceptual.distances import backbone_file, lpips_missing
 from vitattack.core.assets import EMBEDDED, ZOO_FILE
 from vitattack.core.errors import VitattackError
 from vitattack.data import DataSet
+from vitattack.data.corruptions.names import PREFIX as CORRUPTED
+from vitattack.data.corruptions.source import Corrupted
 from vitattack.data.formats.arrays import ArraySource
 from vitattack.data.formats.row_sources import ParquetSource
 from vitattack.data.rows import split_rows
@@ -44,6 +47,9 @@ def model_files(loaded: LoadedModel, text: str) -> tuple[Path, ...] | None:
 
 def image_files(images: DataSet, text: str, data_dir: Path | None) -> tuple[Path, ...] | None:
     """The files of a data set of a few large files, requested as `text`; None for folders and archives."""
+    if isinstance(images.source, Corrupted):
+        whole = replace(images, source=images.source.inner)
+        return image_files(whole, text.removeprefix(f"{CORRUPTED}:"), data_dir)
     source = images.source
     if not isinstance(source, ParquetSource | ArraySource):
         return None

@@ -113,6 +113,12 @@ class Prepared:
         known = [part for part in parts if part is not None]
         return tuple(path for part in known for path in part) if len(known) == len(parts) else None
 
+    def with_images(self, images: DataSet, setup: Setup | None = None) -> Prepared:
+        """The same victim on other images of the same classes, not hashed again."""
+        other = replace(self, images=images, setup=setup or self.setup)
+        other.__dict__["fingerprint"] = self.fingerprint
+        return other
+
     @property
     def expected_clean(self) -> stats.Accuracy | None:
         """The clean accuracy reported for this model on these data."""

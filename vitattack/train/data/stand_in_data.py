@@ -99,7 +99,7 @@ def _facts(text: str, data_dir: Path | None) -> tuple[_Facts, str | None]:
     if request.transform is not None:
         request.require_transform(request.transform)
     if entry is None:
-        if not as_path(request.name).exists():
+        if not request.corruption and not as_path(request.name).exists():
             return _Facts(None, None, _side(request)), f"'{request.name}' does not exist"
     elif request.total is not None and not request.part:
         rows, _ = select_rows(request.rows, request.total, text)

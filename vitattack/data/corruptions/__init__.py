@@ -1,0 +1,1 @@
+"""Common corruptions made here, for data sets that nobody publishes corrupted."""
