@@ -66,6 +66,8 @@ def command(
     check_plot(plot)
     kind = ANALYSES[name]
     models, parameters = split_words(words)
+    if kind.data is not None and given["data"] == Setup.data:
+        given["data"] = kind.data
     models = models or ([] if kind.from_store else [DEFAULT_MODEL])
     analysis = bound(name, kind, parameters)
     check_models_count(name, kind, models)

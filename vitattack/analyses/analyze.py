@@ -47,12 +47,16 @@ def analyze(
     own = {key: value for key, value in given.items() if key not in SETUP}
     setup = replace(setup or Setup(), **{key: value for key, value in given.items() if key in SETUP})
     kind = ANALYSES[name]
+    if kind.data is not None and setup.data == Setup().data:
+        setup = replace(setup, data=kind.data)
     if isinstance(setup.data, str) and not setup.data.endswith("]") and setup.limit is None:
         setup = replace(setup, limit=kind.images)
     for key in own:
         if key not in kind.parameters():
             raise UsageError(did_you_mean(f"parameter of {name}", key, (*kind.parameters(), *SETUP)))
     analysis = bound(name, kind, {**(parameters or {}), **own})
+    if isinstance(setup.data, str):
+        analysis.data_opened(setup.data, setup.data_folder)
     check_models_count(name, kind, names_of(several))
     budgets = budget_of(name, kind, threat)
     options = setup.options or FileOptions()

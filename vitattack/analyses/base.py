@@ -25,6 +25,7 @@ class Analysis:
     paper: ClassVar[str]
     threat: ClassVar[str | None] = None  # the budgets without --threat; None where nothing is attacked
     images: ClassVar[int | None] = None  # how many without --limit; None for all
+    data: ClassVar[str | None] = None  # the set without --data, where it is not the usual one
     fewest: ClassVar[int] = 1  # models
     most: ClassVar[int | None] = None
     of_runs: ClassVar[bool] = False  # the folder of a training run stands for its checkpoints, epoch by epoch

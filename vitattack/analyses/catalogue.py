@@ -22,5 +22,8 @@ BUILT_IN = {
     "eigencam": "inside.questions:EigenCam",
     "attention-map": "inside.questions:AttentionMaps",
     "corruptions": "shifts.questions:Corruptions",
+    "imagenet-a": "shifts.questions:ImagenetA",
+    "imagenet-r": "shifts.questions:ImagenetR",
+    "shape-bias": "shifts.questions:ShapeBias",
 }
 ANALYSES.add_lazily("vitattack.analyses", BUILT_IN)

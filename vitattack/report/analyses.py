@@ -28,6 +28,8 @@ def analysis_description(name: str) -> tuple[Table, dict[str, Any]]:
         rows.append(("--threat", "budget", kind.threat))
     about = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
     defaults = {key: default for key, (_, default) in parameters.items()}
+    if kind.data is not None:
+        rows.append(("--data", "data set", kind.data))
     if kind.images is not None:
         rows.append(("--limit", "images", str(kind.images)))
     content = {"name": name, "summary": kind.summary(), "about": about, "paper": kind.paper, "parameters": defaults}

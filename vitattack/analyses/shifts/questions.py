@@ -9,6 +9,7 @@ from typing import ClassVar
 from vitattack.analyses.base import Analysis
 from vitattack.analyses.shifts.sets import Corruption, chosen_kinds, published_sets
 from vitattack.core.errors import UsageError
+from vitattack.data.rows import split_rows
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,65 @@ class Corruptions(Analysis):
     def made_here(self) -> tuple[Corruption, ...]:
         """The corruptions that are asked for, of data that nobody publishes corrupted."""
         return tuple(Corruption(kind, severity) for kind in chosen_kinds(self.kinds) for severity in self.severities)
+
+
+@dataclass(frozen=True)
+class OfOneSet(Analysis):
+    """A question that one data set answers."""
+
+    data: ClassVar[str | None]
+
+    def data_opened(self, data: str, data_dir: Path | None) -> tuple[str, ...]:
+        name, rows = split_rows(data)
+        if name != self.data:
+            raise UsageError(
+                f"this is asked of {self.data} alone, not of '{name[:40]}': drop --data, and use --limit for a part"
+            )
+        return (self.opened + (f"[{rows}]" if rows else ""),)
+
+    @property
+    def opened(self) -> str:
+        """The set as it is opened, without rows."""
+        return str(self.data)
+
+
+@dataclass(frozen=True)
+class ImagenetVariant(OfOneSet):
+    """Accuracy on a set with 200 of ImageNet's classes, decided among those and among all."""
+
+    work: ClassVar[str] = "vitattack.analyses.shifts.variants:variant"
+    paper: ClassVar[str] = "Bhojanapalli et al. 2021, Table 3; Li and Xu 2023, Table 1"
+    kind: ClassVar[str]
+
+    @property
+    def opened(self) -> str:
+        return f"{self.data}/unrestricted"
+
+
+@dataclass(frozen=True)
+class ImagenetA(ImagenetVariant):
+    """Accuracy on ImageNet-A, natural images that fool a ResNet-50: decided among its 200 classes, and among all."""
+
+    data: ClassVar[str | None] = "imagenet-a"
+    kind: ClassVar[str] = "a"
+
+
+@dataclass(frozen=True)
+class ImagenetR(ImagenetVariant):
+    """Accuracy on ImageNet-R, renditions such as paintings and toys: decided among its 200 classes, and among all."""
+
+    data: ClassVar[str | None] = "imagenet-r"
+    kind: ClassVar[str] = "r"
+
+
+@dataclass(frozen=True)
+class ShapeBias(OfOneSet):
+    """Shape against texture on cue-conflict images: accuracy on the shape, and the share of shape among decisions for either.
+
+    The 16 categories are decided by the mean probability of their ImageNet classes. Shape accuracy is over all images; shape
+    bias, another thing, is over those whose shape and texture differ and where one of the two is chosen.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.shifts.shape_bias:shape_bias"
+    paper: ClassVar[str] = "Geirhos et al. 2019; Bhojanapalli et al. 2021, Table 3"
+    data: ClassVar[str | None] = "cue-conflict"
