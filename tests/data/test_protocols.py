@@ -43,9 +43,10 @@ def validation(root: Path, numbers: tuple[int, ...]) -> Path:
 
 
 def test_each_protocol_says_which_images_how_and_who_says_so() -> None:
-    assert set(PROTOCOLS) == {"robustbench-imagenet-5k", "robustvlm-imagenet-5k", "ares-1k", "bhojanapalli-1k"}
-    assert [len(protocol.rows) for protocol in PROTOCOLS.values()] == [5000, 5000, 1000, 1000]
-    assert all(protocol.images == len(protocol.rows) for protocol in PROTOCOLS.values())
+    fixed = {name: protocol for name, protocol in PROTOCOLS.items() if protocol.draw is None}
+    assert set(fixed) == {"robustbench-imagenet-5k", "robustvlm-imagenet-5k", "ares-1k", "bhojanapalli-1k"}
+    assert [len(protocol.rows) for protocol in fixed.values()] == [5000, 5000, 1000, 1000]
+    assert all(protocol.images == len(protocol.rows) for protocol in fixed.values())
     robustbench = PROTOCOLS["robustbench-imagenet-5k"]
     assert robustbench.list_sha256.startswith("d4121626d07722a0") and robustbench.published_ids
     for name in ("ares-1k", "bhojanapalli-1k"):

@@ -11,6 +11,7 @@ from vitattack.data.imagenet.validation_set import ValidationSet
 from vitattack.data.labels.imagenet import IMAGENET100, imagenet100
 from vitattack.data.labels.other_sets import CORRUPTIONS, EXTRA_CORRUPTIONS
 from vitattack.data.local_sets import LocalSet
+from vitattack.data.sharded_sets import SHARDED_SETS
 
 DATA_SETS: Registry[DataEntry] = Registry("data set", entry_point_group="vitattack.data")
 
@@ -175,6 +176,7 @@ _BUILT_IN: dict[str, DataEntry] = {
     "flowers102": _flowers("tstid", 6149, "Oxford Flowers-102, the 6,149 test images"),
     "flowers102-train": _flowers("trnid", 1020, "Oxford Flowers-102, the 1,020 training images"),
     "flowers102-val": _flowers("valid", 1020, "Oxford Flowers-102, the 1,020 validation images"),
+    **SHARDED_SETS,
     "edm-cifar10-1m": _edm(10, 1, ("1m",)),
     "edm-cifar10-5m": _edm(10, 5, ("5m",)),
     "edm-cifar10-10m": _edm(10, 10, ("10m",)),

@@ -198,7 +198,7 @@ class _Resolved:
             deviations.append(f"{len(rows)} of {total} images")
         if self.transform != self.usual:
             deviations.append(f"transform {self.transform} was asked for")
-        return {**content, **protocol.record(), "deviations": deviations}
+        return {**content, **protocol.record(self.opened.rows), "deviations": deviations}
 
 
 def _resolve(request: DataRequest, data_dir: Path | None, wanted: Preprocessing) -> _Resolved:
@@ -232,10 +232,16 @@ def _open(entry: DataEntry, name: str, request: DataRequest, data_dir: Path | No
 def _protocol(
     request: DataRequest, protocol: EvaluationProtocol, data_dir: Path | None, wanted: Preprocessing
 ) -> _Resolved:
-    transform, decided = _settle(wanted, request.transform, protocol.transform)
-    opened = replace(DATA_SETS[protocol.data].open(data_dir, "", transform), rows=protocol.rows)
-    usual = _usual(wanted, protocol.transform)
-    text = f"{request.name}@{transform}"
+    entry, text, usual = DATA_SETS[protocol.data], request.name, None
+    if entry.takes_transform:
+        transform, decided = _settle(wanted, request.transform, protocol.transform)
+        text, usual = f"{text}@{transform}", _usual(wanted, protocol.transform)
+    else:
+        if request.transform is not None:
+            request.require_transform(request.transform)
+        transform, decided, usual = "none", "data", "none"
+    opened = entry.open(data_dir, "", transform)
+    opened = replace(opened, rows=protocol.rows_of(opened.source))
     return _Resolved(text, protocol.data, opened, transform, decided, request.name, usual)
 
 

@@ -72,7 +72,7 @@ class EmbeddedSet(EntryDefaults):
         return [EMBEDDED / self.file]
 
 
-class _OnHub(EntryDefaults):
+class OnHub(EntryDefaults):
     """Files of one repository on the hub, or the same files in a local folder."""
 
     repo: str
@@ -116,7 +116,7 @@ class _OnHub(EntryDefaults):
 
 
 @dataclass(frozen=True)
-class HubSet(_OnHub):
+class HubSet(OnHub):
     """One split of a small image data set, a parquet file."""
 
     summary: str
@@ -142,7 +142,7 @@ class HubSet(_OnHub):
 
 
 @dataclass(frozen=True)
-class HubArrays(_OnHub):
+class HubArrays(OnHub):
     """Generated images in one or more npz files, each mapped into memory and none joined."""
 
     summary: str

@@ -20,6 +20,7 @@ from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.names import check_model_name, is_program, runs_code
+from vitattack.models.zoo.other_texts import takes_texts, with_texts
 from vitattack.models.zoo.renamed import refuse_former_id
 from vitattack.text.yaml_lines import Item, checked, refuse_unknown
 
@@ -66,7 +67,7 @@ def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData
     if text.startswith(HF_PREFIXES) or names_a_folder(text) or runs_code(text, options):
         checked(item, lambda: check_model_name(text, FileOptions(**options, unsafe_pickle=is_program(text))))
     elif text in zoo or text.startswith("timm:"):
-        if options:
+        if options and not (text in zoo and takes_texts(zoo[text]) and set(options) == {"arch_kwargs"}):
             item.refuse(f"{next(iter(options))} describes a checkpoint file, '{text}' is none: drop it")
     elif text.endswith(SUFFIXES):
         checked(item, lambda: _check_checkpoint(text, options))
@@ -78,6 +79,8 @@ def _check(item: Item, text: str, options: Mapping[str, Any], data: UnopenedData
             ),
         )
     entry = zoo.get(text) or zoo.get(str(options.get("like")))
+    if entry is not None and text in zoo:
+        entry = checked(item, lambda: with_texts(zoo[text], options.get("arch_kwargs")))
     if entry is not None and not published and not data.suits(entry):
         item.refuse(
             f"'{text}' has {entry.num_classes} classes, the data has {data.classes}: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -52,7 +52,7 @@ class ImageOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class ImageInTar:
-    """An image inside an uncompressed tar, by the bytes it occupies."""
+    """An image, or another file, inside an uncompressed tar, by the bytes it occupies."""
 
     path: Path
     name: str
@@ -72,7 +72,7 @@ class ImageInTar:
         return f"{self.name} of {self.path}"
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES and not is_hidden(name)
 
 
@@ -104,7 +104,7 @@ def _walk(folder: Path, root: Path, prefix: str) -> Iterator[str]:
                     _check_link(Path(entry.path), root)
                 if entry.is_dir(follow_symlinks=False):
                     yield from _walk(Path(entry.path), root, f"{name}/")
-                elif _is_image(name) and entry.is_file():
+                elif is_image(name) and entry.is_file():
                     yield name
     except OSError as error:
         raise UsageError(f"cannot list '{folder}' ({error.strerror}): check the data folder") from error
@@ -122,7 +122,15 @@ def _check_link(path: Path, root: Path) -> None:
 
 def images_in_tar(path: Path) -> list[ImageInTar]:
     """All images of an uncompressed tar, sorted by name."""
-    images: dict[str, ImageInTar] = {}
+    images = files_in_tar(path, is_image)
+    if not images:
+        raise UsageError(f"'{path}' holds no image: give the tar of the images themselves")
+    return [images[name] for name in sorted(images, key=_parts)]
+
+
+def files_in_tar(path: Path, wanted: Callable[[str], bool]) -> dict[str, ImageInTar]:
+    """Those files of an uncompressed tar whose names are wanted, by name."""
+    found: dict[str, ImageInTar] = {}
     try:
         with path.open("rb") as stream:
             magic = stream.read(6)
@@ -137,20 +145,18 @@ def images_in_tar(path: Path) -> list[ImageInTar]:
                     raise UsageError(
                         f"'{path}' holds {ascii(member.name)[:60]}, a name that leads out of it: do not use it"
                     )
-                if member.isdir() or not _is_image(str(name)):
+                if member.isdir() or not wanted(str(name)):
                     continue
                 if not member.isreg() or member.issparse():
                     raise UsageError(f"'{path}' holds {ascii(member.name)[:60]}, which is no plain file: do not use it")
-                if str(name) in images:
+                if str(name) in found:
                     raise UsageError(f"'{path}' holds {ascii(member.name)[:60]} twice: fetch it again")
-                images[str(name)] = ImageInTar(path, str(name), member.offset_data, member.size)
+                found[str(name)] = ImageInTar(path, str(name), member.offset_data, member.size)
     except UsageError:
         raise
     except Exception as error:  # a broken tar fails in whatever field is broken
         raise UsageError(f"'{path}' is not a readable tar file ({type(error).__name__}): fetch it again") from error
-    if not images:
-        raise UsageError(f"'{path}' holds no image: give the tar of the images themselves")
-    return [images[name] for name in sorted(images, key=_parts)]
+    return found
 
 
 def images_in(path: Path) -> list[ImageOnDisk] | list[ImageInTar]:

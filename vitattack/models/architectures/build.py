@@ -16,8 +16,8 @@ from vitattack.models.architectures.small import SMALL
 from vitattack.models.architectures.small_vits import vit_32
 from vitattack.models.architectures.wideresnet import WideResNet
 from vitattack.models.architectures.xcit import xcit_12
+from vitattack.models.clip.texts import OPEN_CLIP
 
-OPEN_CLIP = "open_clip:"  # CLIP models as zero-shot classifiers
 TORA = "tora:"  # a ViT with accuracy and robustness adapters, around any plain one
 ARCHITECTURES: Registry[Callable[..., nn.Module]] = Registry("architecture")
 

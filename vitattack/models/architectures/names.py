@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
+from vitattack.models.clip.texts import OPEN_CLIP
 
 OWN = (
     *(f"xcit_{size}_12_p4_32" for size in ("small", "medium", "large")),
@@ -23,7 +24,7 @@ OWN = (
 
 def check_architecture(arch: str) -> None:
     """Refuse a name that neither vitattack nor timm has."""
-    if arch.startswith("open_clip:"):
+    if arch.startswith(OPEN_CLIP):
         if find_spec("open_clip") is None:
             raise UsageError(f"'{arch[:60]}' needs open_clip, which is not installed: pip install 'vitattack[clip]'")
         return
@@ -38,7 +39,7 @@ def check_architecture(arch: str) -> None:
         return
     raise UsageError(
         did_you_mean(
-            "architecture", arch, {*OWN, "open_clip:NAME", *re.findall(r"^def (\w+)\(pretrained", source, re.M)}
+            "architecture", arch, {*OWN, f"{OPEN_CLIP}NAME", *re.findall(r"^def (\w+)\(pretrained", source, re.M)}
         )
     )
 

@@ -6,17 +6,27 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
+from vitattack.core.assets import EMBEDDED
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.text.class_lists import CIFAR10, CIFAR100
 
+OPEN_CLIP = "open_clip:"  # in front of the name of an architecture
 MOST_CLASSES, MOST_PROMPTS, LONGEST = 100_000, 1000, 400
-CLASS_LISTS = ("cifar10", "cifar100", "imagenet")
-PROMPT_LISTS = ("photo", "robustvlm", "openai-7", "openai-80")
+ZERO_SHOT_SETS = tuple(
+    f"wds-{name}"
+    for name in (
+        *("caltech101", "cars", "cifar10", "cifar100", "dtd", "eurosat", "fgvc-aircraft", "flowers", "imagenet-r"),
+        *("imagenet-sketch", "pcam", "pets", "stl10"),
+    )
+)
+CLASS_LISTS = ("cifar10", "cifar100", "imagenet", *ZERO_SHOT_SETS)
+PROMPT_LISTS = ("photo", "robustvlm", "openai-7", "openai-80", *ZERO_SHOT_SETS)
 
 
 @dataclass(frozen=True)
@@ -54,15 +64,25 @@ def read_texts(class_names: Any, prompts: Any) -> Texts:
     return Texts(classes, templates)
 
 
+def count_classes(class_names: Any) -> int:
+    """How many classes there are, for lists that open_clip holds without importing it."""
+    of_imagenet = class_names in ("imagenet", "wds-imagenet-sketch") if isinstance(class_names, str) else False
+    return 1000 if of_imagenet else len(_classes(class_names))
+
+
 def _classes(named: Any) -> tuple[str, ...]:
     if isinstance(named, list | tuple):
         return tuple(named)
-    if named == "cifar10":
+    if named in ("cifar10", "wds-cifar10"):
         return CIFAR10
     if named == "cifar100":
         return tuple(name.replace("_", " ") for name in CIFAR100)
-    if named == "imagenet":
+    if named == "wds-cifar100":
+        return CIFAR100
+    if named in ("imagenet", "wds-imagenet-sketch"):
         return tuple(_metadata().IMAGENET_CLASSNAMES)
+    if named in ZERO_SHOT_SETS:
+        return tuple(_zero_shot_texts()[named]["classes"])
     if named is None:
         raise UsageError(
             'a CLIP model classifies by texts: add --arch-kwargs \'{"class_names": "cifar10"}\', or a list of names'
@@ -76,12 +96,23 @@ def _prompts(named: Any) -> tuple[str, ...]:
     single = {None: "a photo of a {}.", "photo": "a photo of a {}.", "robustvlm": "This is a photo of a {}"}
     if named in single:
         return (single[named],)
+    if named in ("wds-imagenet-r", "wds-imagenet-sketch"):
+        named = "openai-80"
+    if named in ZERO_SHOT_SETS:
+        return tuple(_zero_shot_texts()[named]["prompts"])
     if named in ("openai-7", "openai-80"):
         listed: Sequence[Any] = getattr(
             _metadata(), f"{'SIMPLE' if named == 'openai-7' else 'OPENAI'}_IMAGENET_TEMPLATES"
         )
         return tuple(template("{}") for template in listed)
     raise UsageError(did_you_mean("list of prompts", str(named), PROMPT_LISTS))
+
+
+@cache
+def _zero_shot_texts() -> dict[str, dict[str, list[str]]]:
+    """Class names and prompts of CLIP_benchmark by the name of the data set, where open_clip has none of them."""
+    texts: dict[str, dict[str, list[str]]] = json.loads((EMBEDDED / "zero_shot_texts.json").read_text())
+    return texts
 
 
 def _metadata() -> Any:

@@ -20,10 +20,9 @@ from vitattack.core.errors import UsageError, first_line
 from vitattack.core.progress import in_stage
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
-from vitattack.models.clip.texts import read_texts
+from vitattack.models.clip.texts import OPEN_CLIP, read_texts
 from vitattack.models.digest import tensor_bytes
 
-PREFIX = "open_clip:"
 TEXTS_AT_ONCE = 64
 
 
@@ -112,7 +111,7 @@ def build_zero_shot(name: str, arguments: Mapping[str, Any]) -> ZeroShot:
     except Exception as error:  # open_clip raises whatever breaks first
         reason = printable(first_line(error) or type(error).__name__)
         raise UsageError(
-            f"architecture {PREFIX}{printable(name, 60)} cannot be built ({reason}): check --arch-kwargs"
+            f"architecture {OPEN_CLIP}{printable(name, 60)} cannot be built ({reason}): check --arch-kwargs"
         ) from error
 
 
@@ -150,7 +149,7 @@ def _quiet() -> Iterator[None]:
 def _open_clip(name: str) -> Any:
     if find_spec("open_clip") is None:
         raise UsageError(
-            f"'{PREFIX}{printable(name, 60)}' needs open_clip, which is not installed: pip install 'vitattack[clip]'"
+            f"'{OPEN_CLIP}{printable(name, 60)}' needs open_clip, which is not installed: pip install 'vitattack[clip]'"
         )
     return import_module("open_clip")
 

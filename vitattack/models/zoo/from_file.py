@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import current_listener
 from vitattack.core.words import printable
-from vitattack.models.architectures.build import OPEN_CLIP, build_architecture
+from vitattack.models.architectures.build import build_architecture
 from vitattack.models.architectures.read_off import fitting_arguments
+from vitattack.models.clip.texts import OPEN_CLIP
 from vitattack.models.clip.zero_shot import filled_part, finish
 from vitattack.models.input_size import answers, find_size, stated_size
 from vitattack.models.normalise import Normaliser, parse_normaliser

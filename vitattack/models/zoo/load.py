@@ -28,6 +28,7 @@ from vitattack.models.zoo.file_options import FileOptions
 from vitattack.models.zoo.from_file import load_code, load_file, load_state
 from vitattack.models.zoo.loaded import LoadedModel
 from vitattack.models.zoo.names import ATTENTION, check_buildable, check_model_name
+from vitattack.models.zoo.other_texts import with_texts
 
 # Where training scripts usually keep their tensors, for files of entries without declared weights.
 CONTAINERS = ("model_state_dict", "state_dict", "model", ".")
@@ -38,7 +39,7 @@ def load_model(text: str, device: torch.device, options: FileOptions = FileOptio
     """Load the victim a text names: on the device, in fp32 and eval mode, tried with one forward pass."""
     kind = check_model_name(text, options)
     if kind == "zoo":
-        loaded = load_entry(zoo_entry(text), unsafe_pickle=options.unsafe_pickle)
+        loaded = load_entry(with_texts(zoo_entry(text), options.arch_kwargs), unsafe_pickle=options.unsafe_pickle)
     elif kind == "timm":
         loaded = _load_from_timm(text)
     elif kind == "hub":

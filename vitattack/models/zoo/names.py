@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from vitattack.models.weights.sources import SUFFIXES
 from vitattack.models.zoo.catalogue import zoo_entries, zoo_entry
 from vitattack.models.zoo.entry import ZooEntry, weights_to_fetch
 from vitattack.models.zoo.file_options import FileOptions, parse_size
+from vitattack.models.zoo.other_texts import takes_texts, with_texts
 from vitattack.models.zoo.renamed import refuse_former_id
 
 ModelKind = Literal["zoo", "timm", "hub", "folder", "code", "file"]
@@ -39,7 +41,8 @@ def check_model_name(
     known = zoo_entries()
     refuse_former_id(text, known)
     if text in known:
-        _refuse_options(text, options, taken=("unsafe_pickle",))
+        _refuse_options(text, options, taken=("unsafe_pickle", "arch_kwargs"))
+        with_texts(known[text], options.arch_kwargs)
         weights_to_fetch(known[text])
         check_buildable(known[text])
         return "zoo"
@@ -83,7 +86,7 @@ def refuse_misspelt_model(text: str, attacks: Iterable[str]) -> None:
 
 
 def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, FileOptions]:
-    """The file options that concern each of several models: all for checkpoint files, only trust for zoo entries."""
+    """The file options that concern each of several models: all for checkpoint files, for zoo entries trust and texts."""
     known = zoo_entries()
     files = [text for text in models if not (text in known or text.startswith(HUB_PREFIXES) or names_a_folder(text))]
     if options.model_from is not None and len(files) > 1:
@@ -91,9 +94,16 @@ def options_by_model(models: Sequence[str], options: FileOptions) -> dict[str, F
             "--model-from is for one checkpoint file, and several are named: name FILE.py:NAME in their place"
         )
     trust = FileOptions(unsafe_pickle=options.unsafe_pickle)  # the one option that zoo entries take, too
-    if not files and options != trust:
+    texts = replace(trust, arch_kwargs=options.arch_kwargs)
+    clip = [text for text in models if text in known and takes_texts(known[text])]
+    if not files and options != (texts if clip else trust):
         raise UsageError("--arch and its like describe a checkpoint file, and none is named: drop them")
-    return {text: options if text in files else trust if text in known else FileOptions() for text in models}
+    own = {
+        **dict.fromkeys(files, options),
+        **dict.fromkeys(known, trust),
+        **dict.fromkeys(() if files else clip, texts),
+    }
+    return {text: own.get(text, FileOptions()) for text in models}
 
 
 def check_buildable(entry: ZooEntry) -> None:
