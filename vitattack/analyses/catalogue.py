@@ -15,6 +15,8 @@ BUILT_IN = {
     "convergence": "strength.questions:Convergence",
     "pgd-steps": "strength.questions:PgdSteps",
     "eps-sweep": "strength.questions:EpsSweep",
+    "semantic": "meaning.questions:Semantic",
+    "features": "meaning.questions:Features",
     "lesion": "inside.questions:Lesion",
     "correlation": "inside.questions:Correlation",
     "cka": "inside.questions:Cka",

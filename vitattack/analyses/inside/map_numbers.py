@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vitattack.analyses.figure import Bars, Curves, Figure, Pictures, Series
 from vitattack.analyses.findings import Findings, Row
+from vitattack.analyses.inside.masks import Masks
 from vitattack.analyses.inside.probing import Probed
-from vitattack.analyses.measures.heatmaps import centre_share, enlarged, entropy, on_mask, spread, to_unit
+from vitattack.analyses.measures.heatmaps import centre_share, enlarged, entropy, on_mask, spread
+from vitattack.analyses.pictures import png, png_of_map
 from vitattack.analyses.run import AnalysisRun
 from vitattack.analyses.tables import side_by_side
 from vitattack.attacks import attack_text
 from vitattack.attacks.base import Attack
 from vitattack.attacks.losses.base import is_correct
-from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.core.table import Table
-from vitattack.data.formats.arrays import npy
 from vitattack.evaluation.crafting import call_attack
 from vitattack.models.lost_gradients import lost_gradients_named
 from vitattack.records.stats import Z95
@@ -91,30 +88,6 @@ def map_findings(
     return run.findings(rows, _tables(found, what, analysis), figures, said)
 
 
-class Masks:
-    """Masks of objects by row of the data set, from a file of (N, height, width)."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if not path.is_file():
-            raise UsageError(f"masks '{path}' do not exist: give FILE.npy of (N, height, width), or drop masks=")
-        self._values = npy(path)
-
-    def check(self, probed: Probed) -> None:
-        """Refuse masks that are not those of the images."""
-        shape = tuple(self._values.shape)
-        images = probed.prepared.images
-        wanted = (max(images.rows) + 1, *probed.prepared.victim.size)
-        if len(shape) != 3 or shape[0] < wanted[0] or shape[1:] != wanted[1:]:
-            raise UsageError(
-                f"masks '{self.path}' are {' x '.join(map(str, shape))}, and rows up to {wanted[0] - 1} of '{images.text}' at "
-                f"{wanted[1]} x {wanted[2]} px need one each: give such masks, or drop masks="
-            )
-
-    def of(self, rows: Sequence[int]) -> Tensor:
-        return torch.from_numpy(np.stack([self._values[row] != 0 for row in rows]))
-
-
 def _measured(
     analysis: MapQuestion, run: AnalysisRun, maker: Maker, masks: Masks | None
 ) -> tuple[Means, list[dict[str, str]]]:
@@ -151,7 +124,9 @@ def _measured(
         ]
         return {"sums": sums, "pictures": drawn}
 
-    parts = run.over_batches(prepared, measure, masks=str(analysis.masks), mask_state=masks_state(analysis))
+    parts = run.over_batches(
+        prepared, measure, masks=str(analysis.masks), mask_state=None if masks is None else masks.digest
+    )
     totals: dict[tuple[str, str, str], list[float]] = {}
     for part in parts:
         for key, each in part["sums"].items():
@@ -161,13 +136,6 @@ def _measured(
                 totals[(label, condition, name)] = [a + b for a, b in zip(old, sums, strict=True)]
     means = {key: _mean(*sums) for key, sums in totals.items() if sums[0] > 0}
     return means, [picture for part in parts for picture in part["pictures"]]
-
-
-def masks_state(analysis: MapQuestion) -> str | None:
-    """What tells two mask files of one name apart."""
-    from vitattack.core.file_hashes import remembered_sha256
-
-    return None if analysis.masks is None else remembered_sha256(Path(analysis.masks))
 
 
 def _attack(text: str, run: AnalysisRun, probed: Probed) -> Attack:
@@ -213,34 +181,10 @@ def _mean(count: float, total: float, squares: float) -> Mean:
 
 def _drawn(image: Tensor, clean: Tensor, attacked: Tensor | None) -> dict[str, str]:
     return {
-        "image": _png(_pixels(image)),
-        CLEAN: _png(_over(image, clean)),
-        ATTACKED: "" if attacked is None else _png(_over(image, attacked)),
+        "image": png(image),
+        CLEAN: png_of_map(image, clean),
+        ATTACKED: "" if attacked is None else png_of_map(image, attacked),
     }
-
-
-def _pixels(image: Tensor) -> np.ndarray[Any, Any]:
-    colours = image.detach().cpu().expand(3, -1, -1) if image.shape[0] == 1 else image.detach().cpu()
-    found: np.ndarray[Any, Any] = (colours.permute(1, 2, 0).clamp(0, 1) * 255).round().byte().numpy()
-    return found
-
-
-def _over(image: Tensor, heat: Tensor) -> np.ndarray[Any, Any]:
-    """The image in grey under the colours of the map."""
-    from matplotlib import colormaps
-
-    colours = colormaps["inferno"](to_unit(heat[None])[0].numpy())[..., :3]
-    grey = _pixels(image).mean(2, keepdims=True) / 255
-    found: np.ndarray[Any, Any] = (255 * (0.35 * grey + 0.65 * colours)).round().astype(np.uint8)
-    return found
-
-
-def _png(pixels: np.ndarray[Any, Any]) -> str:
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG", optimize=True)
-    return base64.b64encode(stream.getvalue()).decode()
 
 
 def _rows(maker: Maker, means: Means) -> list[Row]:

@@ -25,8 +25,13 @@ def losses(victim: Victim, x: Tensor, y: Tensor) -> Tensor:
 
 def losses_after(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, steps: int, rng: SampleRng) -> Tensor:
     """(B,) cross-entropies at the last iterate of PGD; equal `rng`, equal starts for any number of steps."""
+    return losses(victim, perturbed(victim, ball, x, y, steps, rng), y)
+
+
+def perturbed(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, steps: int, rng: SampleRng) -> Tensor:
+    """The last iterate of PGD."""
     attack = Gradient(ball, steps, Steepest(REACH / steps), CrossEntropy(), Uniform(), "never")
-    return losses(victim, attack(victim, x, y, rng=rng).x_adv, y)
+    return attack(victim, x, y, rng=rng).x_adv
 
 
 def losses_along(
