@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitattack.core.errors import UsageError
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
+from vitattack.models.clip.folder import register_folder
 from vitattack.models.clip.texts import read_texts
 from vitattack.models.clip.zero_shot import ZeroShot
 from vitattack.models.digest import fingerprint
@@ -165,3 +166,55 @@ def test_the_zoo_names_towers_that_open_clip_has() -> None:
         e.arch.removeprefix("open_clip:") for e in zoo_entries().values() if (e.arch or "").startswith("open_clip:")
     }
     assert len(named) == 4 and named <= set(open_clip.list_models())
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[bos]", "[eos]", "a", "photo", "of", ".", "air", "##plane", "cat", "##s", "plane"]
+
+
+def folder_of(root: Path, **text: Any) -> Path:
+    """A folder as Double Visual Defense publishes its models: with a vocabulary of its own."""
+    root.mkdir()
+    towers = {
+        **CONFIG,
+        "text_cfg": {**CONFIG["text_cfg"], "vocab_size": 32, "context_length": 12, "vocab_path": "x", **text},
+    }
+    (root / "open_clip_config.json").write_text(json.dumps({"model_cfg": towers}))
+    (root / "vocab.txt").write_text("\n".join(WORDS))
+    return root
+
+
+def test_a_folder_states_towers_and_vocabulary(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    name, tokenize = register_folder(open_clip, folder_of(tmp_path / "clip"))
+    assert tokenize is not None and tokenize(["A photo of AIRPLANE cats."]).tolist() == [
+        [3, 5, 6, 7, 9, 10, 11, 12, 8, 4, 0, 2]
+    ]
+    assert tokenize(["a " * 40, "dog"]).tolist() == [[3, *[5] * 9, 4, 2], [3, 1, 4, *[0] * 8, 2]]
+    clip = open_clip.create_model(name, pretrained=None, load_weights=False).eval()
+    torch.save(clip.state_dict(), tmp_path / "clip.pt")
+    options = FileOptions(arch=f"open_clip:{tmp_path / 'clip'}", arch_kwargs=ASKED, normalize="clip")
+    loaded = load_model(str(tmp_path / "clip.pt"), CPU, options)
+    rows = []
+    with torch.no_grad():
+        for label in CIFAR10:
+            texts = clip.encode_text(tokenize([f"a photo of a {label}.", f"art of a {label}."]), normalize=True)
+            rows.append(nn.functional.normalize(texts.mean(0), dim=-1))
+        assert torch.allclose(loaded.victim.model.head, clip.logit_scale.exp() * torch.stack(rows), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda root: (root / "vocab.txt").write_text("[PAD]\n[UNK]"), r"vocab.txt has no \[bos\]"),
+        (lambda root: (root / "vocab.txt").unlink(), "vocab.txt' .* fetch the whole repository"),
+        (lambda root: (root / "open_clip_config.json").write_text("[]"), "does not describe a model of open_clip"),
+        (lambda root: (root / "open_clip_config.json").write_text("[" * 10**5), "does not describe a model"),
+        (lambda root: (root / "open_clip_config.json").unlink(), "cannot read .*open_clip_config.json"),
+    ],
+)
+def test_folders_that_are_not_whole(tmp_path: Path, break_it: Any, message: str) -> None:
+    break_it(folder_of(tmp_path / "clip"))
+    with pytest.raises(UsageError, match=message):
+        register_folder(open_clip, tmp_path / "clip")
+    with pytest.raises(UsageError, match="asks for hf_model_name roberta"):
+        register_folder(open_clip, folder_of(tmp_path / "other", hf_model_name="roberta"))

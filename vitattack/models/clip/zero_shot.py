@@ -20,6 +20,7 @@ from vitattack.core.errors import UsageError, first_line
 from vitattack.core.progress import in_stage
 from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
+from vitattack.models.clip.folder import Tokenizer, is_folder, register_folder
 from vitattack.models.clip.texts import OPEN_CLIP, read_texts
 from vitattack.models.digest import tensor_bytes
 
@@ -39,6 +40,10 @@ class ZeroShot(nn.Module):
         super().__init__()
         open_clip = _open_clip(name)
         self.texts = read_texts(class_names, prompts)
+        own: Tokenizer | None = None
+        if is_folder(name):
+            name, own = register_folder(open_clip, Path(name))
+        self._own_tokenizer = own
         config = open_clip.get_model_config(name)
         if config is None:
             raise UsageError(did_you_mean("CLIP architecture", name, open_clip.list_models()))
@@ -78,12 +83,12 @@ class ZeroShot(nn.Module):
             raise UsageError(
                 f"'{self.architecture}' was trained with a bias per pair (SigLIP), which is no classifier: choose another"
             )
-        self.clip = None
+        self.clip = self._own_tokenizer = None
 
     @torch.no_grad()
     def _embedded(self, clip: Any) -> Tensor:
         """One unit vector for each class: the mean over its prompts of unit vectors, normalised."""
-        tokenize = _open_clip(self.architecture).get_tokenizer(self.architecture)
+        tokenize = self._own_tokenizer or _open_clip(self.architecture).get_tokenizer(self.architecture)
         clip.eval()
         rows = []
         for name in in_stage("embedding class names", self.texts.classes):
