@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from vitattack.core.errors import UsageError
+
 from .options import combined, option, output_options
 from .terminal import write_json
 
@@ -21,10 +23,12 @@ Examples:
   vitattack train my.yaml --log tensorboard --workers 4
   vitattack train aas-at my.yaml epochs=20          override keys of aas-at with those of my.yaml
   vitattack train pgd-at-tiny --add my-vit          and register the best weights as my-vit
+  vitattack train tora-tiny lambda=0.1,0.5,0.9      three trade-offs that share the run of their first phase
   torchrun --nproc-per-node 8 --max-restarts 3 -m vitattack.cli train vit-b2-edm
 \b
 The same command resumes a run that was killed and ends in the same bits. batch_size counts all processes together.
-A recipe is YAML, as in benchmarks/train; `base: NAME` inherits the keys of another one.
+A recipe is YAML, as in benchmarks/train; `base: NAME` inherits the keys of another one, `then:` holds the keys of a second
+phase from the weights of the first (then.epochs=3 changes one), and `values:` are texts that keys name as {lambda}.
 """,
 )
 @click.argument("recipe", required=False)
@@ -61,8 +65,8 @@ def command(
     Training stops early when the loss is NaN, clean accuracy collapses or one-step training overfits. The folder holds
     best.safetensors and last.safetensors, epochs.csv, epochs.jsonl, steps.jsonl and result.json.
     """
-    from vitattack.report.train import plan_table, recipes_table, run_table
-    from vitattack.train.recipe_file import load_recipe
+    from vitattack.report.train import courses_table, plan_table, plans_table, recipes_table, run_table
+    from vitattack.train.courses import load_courses
     from vitattack.train.session_options import SessionOptions
 
     from .output import show
@@ -72,38 +76,34 @@ def command(
         show(*recipes_table(), form)
         return
     # Checks that need no torch come first, so that a typo is refused at once.
-    loaded = load_recipe(recipe, [*changes, *([f"init={init}"] if init else [])])
+    courses = load_courses(recipe, [*changes, *([f"init={init}"] if init else [])])
+    if name is not None and len(courses) > 1:
+        raise UsageError(f"--add registers one model, and these are {len(courses)}: give one value")
     options = SessionOptions(**{key: given.pop(key) for key in ("keep", "save_every", "workers", "log", "keep_going")})
 
     from vitattack.train.export import check_name_is_free, register_best
-    from vitattack.train.run_folder import folder_of
-    from vitattack.train.run_recipe import plan_training, train
+    from vitattack.train.run_courses import final_folder, plan_courses, train_courses
 
     from .progress.train_progress import TrainingScreen
     from .signals import catch_sigterm
 
+    data_folder = Path(data_dir) if data_dir else None
     if only_plan:
         with TrainingScreen(quiet) as screen:
-            where = {"data_dir": data_dir, "device": given["device"], "threads": given["threads"]}
-            plan = plan_training(loaded, reporter=screen, **where)
-        show(*plan_table(loaded, plan), form)
+            where = {"data_dir": data_folder, "device": given["device"], "threads": given["threads"]}
+            plans = plan_courses(courses, reporter=screen, **where)
+        show(*(plan_table(*plans[0]) if len(plans) == 1 else plans_table(plans)), form)
         return
     if name is not None:
-        check_name_is_free(name, folder_of(loaded, given["out"]))
+        check_name_is_free(name, final_folder(courses[0], given["out"]))
     catch_sigterm()
     with TrainingScreen(quiet) as screen:
-        trained = train(
-            loaded,
-            data_dir=Path(data_dir) if data_dir else None,
-            options=options,
-            reporter=screen,
-            **given,
-        )
-    if not trained.is_main:
+        trained = train_courses(courses, data_dir=data_folder, options=options, reporter=screen, **given)
+    if not trained[0].final.is_main:
         return
     if name is not None:
-        register_best(trained, name)
-    table, content = run_table(trained)
+        register_best(trained[0].final, name)
+    table, content = run_table(trained[0].final) if len(trained) == 1 else courses_table(trained)
     if form == "json":
         write_json(content)
     else:

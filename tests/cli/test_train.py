@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Here
+from tests.train.small_tora import changes
 
 SMALL = [
     "fgsm-tiny",
@@ -70,3 +71,18 @@ def test_without_a_recipe_the_recipes_are_listed(here: Here) -> None:
 def test_bad_usage_is_one_line_and_code_2(here: Here, words: list[str], message: str) -> None:
     done = here("train", *words)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_several_values_are_one_table(here: Here, tmp_path: Path) -> None:
+    words = ["tora-tiny", *changes("lambda=0.1,0.9"), "--device", "cpu", "--threads", "1"]
+    done = here("train", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["values"] for run in runs] == [{"lambda": "0.1"}, {"lambda": "0.9"}]
+    assert [len(run["phases"]) for run in runs] == [2, 2] and runs[0]["phases"][0] == runs[1]["phases"][0]
+    shown = here("train", *words)
+    assert all(text in shown.stdout for text in ("lambda 0.1", "lambda 0.9", "phase 1 of all", "PGD-10")), shown.stdout
+    many = here("train", *words, "--add", "mine")
+    assert many.returncode == 2 and "--add registers one model, and these are 2" in many.stderr
+    planned = here("train", *words, "lambda=0.5", "batch_size=4", "--plan", "--json")
+    assert [run["plan"]["steps"] for run in json.loads(planned.stdout)["runs"]] == [28, 28], planned.stderr

@@ -14,8 +14,9 @@ from vitattack.bench.cells import cells
 from vitattack.bench.read.benchmark_file import read_benchmark, shipped_benchmarks
 from vitattack.core.assets import ZOO_FILE
 from vitattack.models.zoo.catalogue import read_zoo_file
+from vitattack.train.courses import load_recipe
 from vitattack.train.recipe import Recipe
-from vitattack.train.recipe_file import load_recipe, recipe_from_json, shipped_recipes
+from vitattack.train.recipe_file import recipe_from_json, shipped_recipes
 from vitattack.train.recipe_parts import build_parts, canonical_recipe
 
 WORDS = (

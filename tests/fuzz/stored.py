@@ -27,8 +27,8 @@ from vitattack.evaluation import reuse
 from vitattack.models.weights import cache as weights_cache
 from vitattack.models.weights.sources import WeightSources
 from vitattack.text.syntax import AttackSyntax
+from vitattack.train.courses import load_recipe
 from vitattack.train.loop.logs import read_rows
-from vitattack.train.recipe_file import load_recipe
 from vitattack.train.run_folder import finished_run
 
 PIN = {"sha256": "0" * 64, "size": 12, "source": "https://example.com/w.pt", "date": "2026-01-01", "revision": None}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from vitattack.core.errors import UsageError
+from vitattack.train.courses import load_recipe
 from vitattack.train.recipe import Recipe
-from vitattack.train.recipe_file import load_recipe, recipe_from_json
+from vitattack.train.recipe_file import recipe_from_json
 from vitattack.train.recipe_parts import canonical_recipe
 
 

@@ -13,9 +13,10 @@ from tests.train.small_runs import run
 from vitattack.data.catalogue import DATA_SETS
 from vitattack.models.architectures.build import build_architecture
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.train.courses import load_recipe
 from vitattack.train.optim.optimisers import Lion
 from vitattack.train.recipe import Recipe
-from vitattack.train.recipe_file import load_recipe, shipped_recipes
+from vitattack.train.recipe_file import shipped_recipes
 from vitattack.train.recipe_parts import build_parts, canonical_recipe
 
 NAMES = sorted(shipped_recipes())

@@ -15,6 +15,7 @@ from vitattack.cli.main import main
 from tests.conftest import tiny_vit
 from tests.train.small_runs import small
 from vitattack.core.errors import UsageError
+from vitattack.train.courses import load_recipe
 from vitattack.train.data.batch import Batch
 from vitattack.train.data.stand_in_data import stand_in_data
 from vitattack.train.data.streams import ShuffledStream
@@ -22,7 +23,7 @@ from vitattack.train.hooks.awp import Awp
 from vitattack.train.hooks.base import RunState
 from vitattack.train.loop.training_loop import TrainingLoop
 from vitattack.train.recipe import Recipe
-from vitattack.train.recipe_file import load_recipe, shipped_recipes
+from vitattack.train.recipe_file import shipped_recipes
 from vitattack.train.recipe_parts import build_parts, canonical_recipe
 from vitattack.train.run_recipe import plan_training
 from vitattack.train.training_plan import measure_plan

@@ -15,7 +15,6 @@ from vitattack.core.registry import did_you_mean
 from vitattack.core.words import names_a_file, printable
 from vitattack.text import yaml_lines
 from vitattack.train.recipe import Recipe
-from vitattack.train.recipe_part_names import check_part_names
 
 MAX_BASES = 5
 SUFFIXES = (".yaml", ".yml")
@@ -26,8 +25,8 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
 
 
-def load_recipe(text: str, changes: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by name or YAML file and apply changes in order.
+def recipe_keys(text: str, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """The keys of a recipe by name or YAML file with changes applied in order, `values` and `then` among them.
 
     NAME stands for benchmarks/train/NAME.yaml. A change is `key=value`, or a YAML file whose keys override the recipe's.
     """
@@ -42,10 +41,15 @@ def load_recipe(text: str, changes: Sequence[str] = ()) -> Recipe:
             continue
         if not equals:
             raise UsageError(f"'{printable(change)}' does not change a recipe: write key=value, such as epochs=20")
-        content[key.strip()] = _parse_change(key, value)
-    recipe = recipe_from_json(content)
-    check_part_names(recipe)
-    return recipe
+        key = key.strip()
+        values, outer, inner = content.get("values"), *key.partition(".")[::2]
+        if isinstance(values, dict) and key in values:
+            content["values"] = {**values, key: split_at_outer_commas(value)}
+        elif outer == "then" and inner and isinstance(content.get("then"), dict):
+            content["then"] = {**content["then"], inner: _parse_change(inner, value)}
+        else:
+            content[key] = _parse_change(key, value)
+    return content
 
 
 def recipe_from_json(content: Mapping[str, Any]) -> Recipe:
@@ -72,7 +76,11 @@ def _with_bases(text: str, depth: int) -> dict[str, Any]:
         raise UsageError(f"'{path.name}': base is the name of another recipe, and chains of them are short")
     beside = path.parent / f"{base}.yaml"
     base_text = str(beside) if not base.endswith(SUFFIXES) and names_a_file(beside) else base
-    return {**_with_bases(base_text, depth - 1), "name": path.stem, **content}
+    below = _with_bases(base_text, depth - 1)
+    for key in ("then", "values"):
+        if isinstance(below.get(key), dict) and isinstance(content.get(key), dict):
+            content[key] = {**below[key], **content[key]}
+    return {**below, "name": path.stem, **content}
 
 
 @cache
@@ -92,15 +100,20 @@ def _read_keys(path: Path) -> dict[str, Any]:
 
 def _parse_change(key: str, value: str) -> Any:
     """Convert a typed value to YAML's types; a list of calls is split at its outer commas only."""
-    hint = _type_hints().get(key.strip())
+    hint = _type_hints().get(key)
     if hint is str:
         return value
     if hint == tuple[str, ...]:
-        inner = value.strip().removeprefix("[").removesuffix("]")
-        cuts = [at for at, c in enumerate(inner) if c == "," and inner[:at].count("(") == inner[:at].count(")")]
-        items = [inner[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(inner)], strict=True)]
-        return [item for item in items if item]
+        return split_at_outer_commas(value)
     return yaml_lines.parse_yaml(value, printable(f"{key}=...")).plain
+
+
+def split_at_outer_commas(value: str) -> list[str]:
+    """The items of a list, in brackets or without; commas inside calls do not count."""
+    inner = value.strip().removeprefix("[").removesuffix("]")
+    cuts = [at for at, c in enumerate(inner) if c == "," and inner[:at].count("(") == inner[:at].count(")")]
+    items = [inner[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(inner)], strict=True)]
+    return [item for item in items if item]
 
 
 @cache

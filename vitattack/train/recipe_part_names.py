@@ -26,6 +26,8 @@ OBJECTIVES.add_lazily(
         "pgd_at": "pgd_at:pgd_at",
         "trades": "trades:trades",
         "mart": "mart:mart",
+        "trade_off": "trade_off:trade_off",
+        "tora_apart": "tora_apart:tora_apart",
     },
 )
 
@@ -33,6 +35,7 @@ HOOKS: Registry[Callable[..., Hook]] = Registry("hook", entry_point_group="vitat
 HOOKS.add_lazily(
     "vitattack.train.hooks",
     {
+        "only": "only:Only",
         "awp": "awp:Awp",
         "aas_at": "aas_at:AasAt",
         "learned_scales": "aas_at:LearnedScales",

@@ -99,6 +99,7 @@ class ToraViT(nn.Module):
 
     def force(self, gates: Forced) -> None:
         """Give all weight to one adapter, or let the gates decide again."""
+        self.forced: Forced = gates
         for module in self.modules():
             if isinstance(module, GatedFusion):
                 module.gate.forced = gates

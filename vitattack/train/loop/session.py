@@ -196,11 +196,18 @@ class Session(Observer):
     def _rank(self, row: Row) -> tuple[float, float]:
         if self.criterion == "loss":
             return -row["loss"], 0.0
-        return row[self.criterion], row["clean"]
+        if self.criterion == "clean":
+            return row["clean"], row["clean"]
+        share = self.loop.parts.objective.robust_share
+        return share * row["robust"] + (1 - share) * row["clean"], row["clean"]
 
     def _chosen_by(self) -> str:
         if self.criterion == "loss":
             return "the mean training loss of an epoch, for no image was held out"
+        share = self.loop.parts.objective.robust_share
+        if self.criterion == "robust" and share < 1:
+            count = self.accuracy_probe.attacked
+            return f"{share:g} of robust plus {1 - share:g} of clean accuracy on {count} held-out images"
         count = self.accuracy_probe.attacked if self.criterion == "robust" else len(self.accuracy_probe.x)
         return f"{self.criterion} accuracy on {count} held-out images"
 
@@ -210,7 +217,8 @@ class Session(Observer):
     def _export(self, name: str) -> None:
         if self.processes.is_main:
             about = {"recipe": self.recipe.json(), "step": self.loop.run.step}
-            weights = safetensors_bytes(self.loop.plain().model, self.recipe.export == "fp16", about)
+            frozen = {n for n, p in self.loop.run.plain.model.named_parameters() if not p.requires_grad}
+            weights = safetensors_bytes(self.loop.plain().model, self.recipe.export == "fp16", about, frozen)
             self.checkpoints.confirm()
             write_durably(self.folder / f"{name}.safetensors", weights)
             if name == "best":

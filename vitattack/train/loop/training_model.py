@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,8 +69,9 @@ def stored_tensor(value: Tensor, half: bool) -> Tensor:
     return (value.half() if half and value.is_floating_point() else value).clone().contiguous()
 
 
-def safetensors_bytes(model: nn.Module, half: bool, about: dict[str, Any]) -> bytes:
-    """The weights as the content of a safetensors file; `half` stores floats in float16."""
+def safetensors_bytes(model: nn.Module, half: bool, about: dict[str, Any], exact: Collection[str] = ()) -> bytes:
+    """The weights as the content of a safetensors file; `half` stores floats in float16, but for those named `exact`."""
     # a single key, since safetensors writes several in no fixed order
     metadata = {"vitattack": json.dumps(about, sort_keys=True)}
-    return save({name: stored_tensor(value, half) for name, value in model.state_dict().items()}, metadata)
+    state = model.state_dict()
+    return save({name: stored_tensor(value, half and name not in exact) for name, value in state.items()}, metadata)

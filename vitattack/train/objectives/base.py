@@ -40,6 +40,11 @@ class Objective(ABC):
         """The attack that crafts the images, if one does."""
         return None
 
+    @property
+    def robust_share(self) -> float:
+        """The weight of robust against clean accuracy by which the best epoch is chosen."""
+        return 1.0
+
     def craft_and_loss(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         """`loss` on what `craft` makes, for a victim in train mode whose weights stay the same in between.
 

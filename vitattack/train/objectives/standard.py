@@ -20,6 +20,10 @@ class Standard(Objective):
 
     smoothing: float = 0.0
 
+    @property
+    def robust_share(self) -> float:
+        return 0.0
+
     def craft(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Tensor:
         return x
 
