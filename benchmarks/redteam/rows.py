@@ -46,6 +46,10 @@ class RedTeamRow:
         """Verdicts of AutoAttack and the best known, per image."""
         return HERE / "verdicts" / f"{self.name}.json"
 
+    def store(self, folder: Path) -> Path:
+        """Where runs on the row are kept."""
+        return folder / "runs" / self.name
+
     @property
     def without_fault(self) -> RedTeamRow:
         return replace(self, fault="")

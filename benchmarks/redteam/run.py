@@ -83,7 +83,7 @@ class RowOutcome:
 
 def outcome(row: RedTeamRow, attack: str, out: Path) -> RowOutcome:
     known = json.loads(row.verdict_file.read_text())
-    settings: dict[str, Any] = {"threat": row.threat, "out": out / "runs" / row.name, "threads": 1, "device": "cpu"}
+    settings: dict[str, Any] = {"threat": row.threat, "out": row.store(out), "threads": 1, "device": "cpu"}
     (result,) = evaluate(row.victim(out), attack, data=row.images(out), **settings).results
     standing = frozenset(r.index for r in result.records if r.status == "robust")
     fallen = frozenset(r.index for r in result.records if r.status == "fooled")

@@ -1,10 +1,10 @@
 """Train the red team's models: small, quick, of many kinds, and with budgets from 2 to 16/255 and from 0.25 to 2 in l2.
 
-    python benchmarks/redteam/train.py --data-dir DATA                    (about 3 hours on one core; resumes if stopped)
+    python benchmarks/redteam/train.py --data-dir DATA                    (about an hour on one core; resumes if stopped)
     python benchmarks/redteam/train.py --data-dir DATA --only swin-pgd
 
-Every model sees the same 12,000 images for 10 epochs; inner attacks take two steps. The last weights are copied, in float16,
-to benchmarks/redteam/weights.
+Every model sees the same 12,000 images for 10 epochs, or as many as its row says; inner attacks take two steps. The last weights are
+copied, in float16, to benchmarks/redteam/weights.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def recipe_of(row: Mapping[str, str], data: str) -> Recipe:
         hooks=("grad_clip(1.0)",),
         optimiser="adamw(lr=3e-3, decay=0.1)",
         rate="cosine(warmup=0.2, start=0.04)",
-        epochs=EPOCHS,
+        epochs=int(row.get("epochs", EPOCHS)),
         export="fp16",
     )
 
