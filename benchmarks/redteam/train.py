@@ -3,8 +3,8 @@
     python benchmarks/redteam/train.py --data-dir DATA                    (about an hour on one core; resumes if stopped)
     python benchmarks/redteam/train.py --data-dir DATA --only swin-pgd
 
-Every model sees the same 12,000 images for 10 epochs, or as many as its row says; inner attacks take two steps. The last weights are
-copied, in float16, to benchmarks/redteam/weights.
+Every model sees the same 12,000 images for 10 epochs, or as many as its row says; inner attacks take two steps. The
+last weights are copied, in float16, to benchmarks/redteam/weights.
 """
 
 from __future__ import annotations

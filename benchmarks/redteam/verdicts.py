@@ -27,7 +27,9 @@ CHECKS = 10  # forwards that have to agree that a crafted candidate fools
 def broken_by(row: RedTeamRow, text: str, out: Path) -> tuple[set[int], set[int], float]:
     """Images that are right when clean, those that an attack broke, and its passes per image that it did not."""
     victim, (x, y) = row.victim(out), row.images(out)
-    (result,) = evaluate(victim, text, threat=row.threat, data=(x, y), out=row.store(out), threads=1, device="cpu").results
+    (result,) = evaluate(
+        victim, text, threat=row.threat, data=(x, y), out=row.store(out), threads=1, device="cpu"
+    ).results
     left = [record.forwards + record.backwards for record in result.records if record.status == "robust"]
     right = {record.index for record in result.records if record.clean == record.label}
     broke = {record.index for record in result.records if record.status == "fooled"}
