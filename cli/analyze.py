@@ -23,6 +23,7 @@ from .terminal import say
 from .threat_option import ThreatOption
 
 if TYPE_CHECKING:
+    from vitattack.analyses.base import Analysis
     from vitattack.analyses.findings import Findings
 
 
@@ -34,6 +35,8 @@ Examples:
   vitattack analyze info eps-sweep                            one of them, with its parameters
   vitattack analyze eps-sweep tiny-vit tiny-vit-standard --limit 200 --plot sweep.png
   vitattack analyze eps-sweep tiny-vit "attack=apgd(steps=50)" --threat linf:2/255,8/255,32/255
+  vitattack analyze corruptions tiny-vit tiny-cnn-standard    17 kinds made of cifar10-demo
+  vitattack analyze scatter "*xcit*" --data imagenet --threat linf:4/255 --plot scatter.pdf
   vitattack analyze eps-sweep tiny-vit --json | jq '.rows[] | {eps, accuracy}'
 \b
 The same command resumes an analysis that was stopped, and prints the stored one when it was finished.
@@ -58,8 +61,7 @@ def command(
         return
 
     from vitattack.analyses.catalogue import ANALYSES
-    from vitattack.analyses.finished import FinishedAnalyses
-    from vitattack.analyses.words import bound, budget_of, check_models_count, is_training_run, split_words
+    from vitattack.analyses.words import bound, check_models_count, split_words
     from vitattack.evaluation.setup import DEFAULT_MODEL, Setup
     from vitattack.report.plots.paper import check_plot
 
@@ -71,23 +73,13 @@ def command(
     models = models or ([] if kind.from_store else [DEFAULT_MODEL])
     analysis = bound(name, kind, parameters)
     check_models_count(name, kind, models)
-    threat = budget_of(name, kind, given["threat"])
-    request = {**_request(given), "analysis": name, "models": models, "parameters": parameters, "budgets": threat}
-    store = FinishedAnalyses(Path(given["out"]))
-    findings = None if given["fresh"] else store.find(request)
-    if findings is None:
-        options = model_options(given)
-        data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
-        if not kind.from_store:
-            check_models([each for each in models if not (kind.of_runs and is_training_run(each))], options)
-            folder = Path(given["data_dir"]) if given["data_dir"] else None
-            for text in analysis.data_opened(data, folder):
-                check_images(text, given["data_dir"], given["transform"])
-        setup = Setup(data=data, options=options, **{key: given[key] for key in given if key != "threat"})
-        findings = _computed(name, models, setup, given["threat"], parameters, quiet=quiet)
-        store.note(request, findings)
-    elif not quiet:
-        say(f"{name}: from the store, {given['out']}")
+    data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
+    if kind.from_store:
+        from vitattack.analyses.landscape.store_run import ask_store
+
+        findings = ask_store(name, models, Path(given["out"]), data, given["threat"], parameters)
+    else:
+        findings = _found(name, analysis, models, data, parameters, quiet=quiet, **given)
     if plot is not None:
         findings.save_plot(plot)
         say(f"wrote {plot}")
@@ -95,6 +87,41 @@ def command(
     from .output import show
 
     show(findings.tables(), findings.json(), form)
+
+
+def _found(
+    name: str,
+    analysis: Analysis,
+    models: list[str],
+    data: str,
+    parameters: dict[str, str],
+    *,
+    quiet: bool,
+    **given: Any,
+) -> Findings:
+    """The findings of the same words in the store, else those of a run."""
+    from vitattack.analyses.finished import FinishedAnalyses
+    from vitattack.analyses.words import budget_of, is_training_run
+    from vitattack.evaluation.setup import Setup
+
+    budgets = budget_of(name, type(analysis), given["threat"])
+    words = {"analysis": name, "models": models, "parameters": parameters, "budgets": budgets, "data": data}
+    request = {**_request(given), **words}
+    store = FinishedAnalyses(Path(given["out"]))
+    findings = None if given["fresh"] else store.find(request)
+    if findings is not None:
+        if not quiet:
+            say(f"{name}: from the store, {given['out']}")
+        return findings
+    options = model_options(given)
+    check_models([each for each in models if not (analysis.of_runs and is_training_run(each))], options)
+    folder = Path(given["data_dir"]) if given["data_dir"] else None
+    for text in analysis.data_opened(data, folder):
+        check_images(text, given["data_dir"], given["transform"])
+    setup = Setup(data=data, options=options, **{key: given[key] for key in given if key != "threat"})
+    findings = _computed(name, models, setup, given["threat"], parameters, quiet=quiet)
+    store.note(request, findings)
+    return findings
 
 
 def _computed(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vitattack.analyses.catalogue import ANALYSES
 from vitattack.analyses.findings import Findings
+from vitattack.analyses.landscape.store_run import ask_store
 from vitattack.analyses.run import AnalysisRun, Model, names_of
 from vitattack.analyses.words import bound, budget_of, check_models_count
 from vitattack.core.errors import UsageError
@@ -54,6 +56,10 @@ def analyze(
     for key in own:
         if key not in kind.parameters():
             raise UsageError(did_you_mean(f"parameter of {name}", key, (*kind.parameters(), *SETUP)))
+    if kind.from_store:
+        chosen = () if models == DEFAULT_MODEL else names_of(several)
+        root = Path(setup.out) if setup.out is not None else Path("runs")
+        return ask_store(name, chosen, root, str(setup.data), threat, {**(parameters or {}), **own})
     analysis = bound(name, kind, {**(parameters or {}), **own})
     if isinstance(setup.data, str):
         analysis.data_opened(setup.data, setup.data_folder)

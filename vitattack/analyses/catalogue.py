@@ -27,5 +27,7 @@ BUILT_IN = {
     "imagenet-a": "shifts.questions:ImagenetA",
     "imagenet-r": "shifts.questions:ImagenetR",
     "shape-bias": "shifts.questions:ShapeBias",
+    "scatter": "landscape.questions:Scatter",
+    "scaling": "landscape.questions:Scaling",
 }
 ANALYSES.add_lazily("vitattack.analyses", BUILT_IN)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from vitattack.core.errors import VitattackError
 from vitattack.models.zoo.catalogue import zoo_entries
 from vitattack.models.zoo.entry import Reported, ZooEntry
 from vitattack.models.zoo.figures import figures_of
+from vitattack.models.zoo.reported import at_budget
 from vitattack.records.stats import Gap, gap
 from vitattack.report.overview.overview import Row
 
@@ -69,6 +69,4 @@ def _fits(reported: Reported, entry: ZooEntry, row: Row) -> bool:
     protocol = row.runs[0].provenance.get("protocol")
     data = str(protocol.get("data", "")) if isinstance(protocol, dict) else ""
     same_images = data in (entry.dataset, f"{entry.dataset}-demo") or bool(data and data in reported.protocol)
-    there = re.search(rf"\bat {re.escape(row.threat)}(?![\w./])", reported.protocol)
-    unsaid = " at " not in reported.protocol and row.threat == entry.threat
-    return same_images and (reported.metric == "clean" or there is not None or unsaid)
+    return same_images and (reported.metric == "clean" or at_budget(reported, entry, row.threat))
