@@ -63,6 +63,7 @@ Examples:
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit tiny-vit-standard pgd             two models, and their comparison image by image
+  vitattack eval tiny-vit auto --limit 128 --check          auto's number, and whether it can be believed
   vitattack eval tiny-vit pgd --save-adv                    keep the adversarial images beside the records
   vitattack eval my-vit/ auto --data folder:val             a Hugging Face transformers folder
   vitattack eval model.py:make_model auto --normalize none  a class or function of your own; runs your code
@@ -82,6 +83,10 @@ Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DI
 @option("--budget", callback=_budget, help="passes=N: auto spends N forwards + backwards on each survivor.")
 @option("--until", type=click.Choice(["converged"]), help="auto goes on until a round over all survivors breaks none.")
 @option("--precision", default="fp32", help="fp32, or bf16-search: auto searches in bfloat16, fp32 decides.")
+@option(
+    "--certificate/--no-certificate", default=True, help="Whether auto has to find planted examples, and says how many."
+)
+@option("--check", is_flag=True, help="Add the checks of vitattack check to the result of auto.")
 @option("--perceptual", is_flag=True, help="Add l2, linf, SSIM and LPIPS of the candidates.")
 @option("--controls", is_flag=True, help="Run the controls of every aas at equal compute and say if masking is shown.")
 @option("--save-adv", is_flag=True, help="Keep x_adv, label, prediction and index in safetensors files of the run.")

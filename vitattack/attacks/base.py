@@ -64,6 +64,7 @@ class Traits:
     near_boundary: bool = False  # candidates lie just across the decision boundary, hence transfer poorly
     without_gradient: bool = False  # it looks for gradients itself, and goes on without
     second_try: bool = True  # an unconfirmed success is retried with other noise
+    certified: bool = False  # whether its results carry a certificate: planted examples that it has to find
     attention: bool = False  # attacks through scaled attention and reports as a referee
 
     @property

@@ -22,6 +22,8 @@ from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
+from vitattack.evaluation.listener import EvaluationListener
+from vitattack.evaluation.setup import Precision
 from vitattack.models.head import Head, HeadTap, find_head
 from vitattack.models.lost_gradients import NoGradient
 from vitattack.models.victim import Victim, as_victim, frozen
@@ -33,6 +35,7 @@ INSIDE = 0.95  # of the budget: where inner points lie
 # How far the threshold is moved from the inner points to the edge point. The first with which the built model errs at the
 # edge point is taken: whatever follows the head may swallow a small lead.
 CLOSENESS = (0.999, 0.99, 0.9, 0.5)
+CERTIFIED = 0.95  # of the planted examples that an attack has to find
 EASY = 0.25  # of the planted images: if random points solve more, the test says nothing
 
 
@@ -70,11 +73,19 @@ class Certificate:
     def tested(self) -> int:
         return self.planted - self.by_chance
 
+    def found_by(self, attack: str) -> int:
+        """The planted examples that an attack found."""
+        return next((each.found for each in self.found if each.attack == attack), 0)
+
+    def is_passed_by(self, attack: str) -> bool:
+        """Whether an attack found as many as it has to."""
+        return self.found_by(attack) >= CERTIFIED * self.tested
+
     def line(self, attack: str) -> str:
         """The outcome of an attack in one line."""
         if self.says_nothing:
             return f"certificate: {self.details}"
-        found = next((each.found for each in self.found if each.attack == attack), 0)
+        found = self.found_by(attack)
         least = at_least(found, self.tested)
         return f"certificate: {found} of {self.tested} planted examples found, at least {100 * least:.1f} % (95 %)"
 
@@ -110,6 +121,7 @@ def certify(
     inner: int = INNER,
     corner: bool = False,
     batch_size: int = 64,
+    precision: Precision = "fp32",
 ) -> Certificate:
     """Plant an example in the ball around each image, and count which of them the attacks find.
 
@@ -126,6 +138,7 @@ def certify(
         x
     )  # inner points, the edge point, and at least one look at each of edge and image
     settings: dict[str, Any] = {"threat": str(ball), "seed": seed, "batch_size": batch_size, "device": str(x.device)}
+    settings |= {"precision": precision, "certificate": False, "listener": EvaluationListener()}
     found, by_chance = [], 0
     if len(kept):
         model = as_victim(planted, x, f"{victim.name}, planted")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
-from vitattack.checks.certificate import IMAGES, Certificate, certify
+from vitattack.checks.certificate import CERTIFIED, IMAGES, Certificate, certify
 from vitattack.checks.item import Item
 from vitattack.checks.items import of_attack, of_gradient, of_model
 from vitattack.checks.subject import FEW, Subject
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 ATTACK = "auto"
 PLAIN = "pgd(steps=20)"  # shown beside `auto` in the certificate: what most papers report
 FOLDER = "check"  # in the store, for the attacks on a few images
-CERTIFIED = 0.95  # of planted examples that have to be found
 LIST: tuple[Callable[[Subject], Item], ...] = (
     of_model.determinism,
     of_model.input_range,
@@ -113,23 +112,29 @@ def check(
     """
     if claim is not None and not 0 <= claim <= 1:
         raise UsageError(f"a claim of {claim:g} is no share: write {claim / 100:g} for {claim:g} %")
-    ball = _ball(parse_threat(threat))
+    ball = checkable(parse_threat(threat))
     setup = replace(setup or Setup(), **fields)
     if setup.shard != (0, 1):
         raise UsageError("a check is of a whole run: drop the shard")
-    (auto,) = evaluate(model, ATTACK, threat=threat, setup=setup, listener=listener).results
+    alone = replace(setup, certificate=False, check=False)
+    (auto,) = evaluate(model, ATTACK, threat=threat, setup=alone, listener=listener).results
     with numerics(setup.cores):
-        prepared = prepare(model, setup, resolve_device(setup.device, model))
-        subject = _subject(prepared, ball, auto)
-        items = [_asked(subject, asked) for asked in in_stage("checks", LIST)] if subject.rows else []
-        with stage("certificate"):
-            certificate = _certificate(prepared, ball, setup)
+        return check_result(prepare(model, alone, resolve_device(setup.device, model)), ball, auto, claim)
+
+
+def check_result(prepared: Prepared, ball: LpBall, auto: Result, claim: float | None = None) -> Checked:
+    """Check a claim, or the number itself, of a finished run of `auto` on a model that is at hand."""
+    subject = _subject(prepared, ball, auto)
+    items = [_asked(subject, asked) for asked in in_stage("checks", LIST)] if subject.rows else []
+    with stage("certificate"):
+        certificate = _certificate(prepared, ball)
     items.append(_of_certificate(subject, certificate))
     best = _worst_case(auto, subject)
     return Checked(claim, auto, best, tuple(items), certificate, judge(claim, best, items))
 
 
-def _ball(threat: Threat) -> LpBall:
+def checkable(threat: Threat) -> LpBall:
+    """The threat, if the checks know its kind."""
     if not isinstance(threat, LpBall) or threat.norm not in NORMS or threat.eps <= 0:
         raise UsageError(
             f"check knows linf and l2 balls of a budget above zero, not '{threat}': write linf:8/255 or l2:0.5"
@@ -145,6 +150,7 @@ def _subject(prepared: Prepared, ball: LpBall, auto: Result) -> Subject:
 
     def run(attacks: Sequence[str], ball: LpBall) -> Sequence[Result]:
         own: dict[str, Any] = {"data": (x, y), "limit": None, "transform": None, "precision": "fp32"}
+        own |= {"certificate": False, "check": False}
         out = None if prepared.setup.out is None else Path(prepared.setup.out) / FOLDER
         setup = replace(prepared.setup, **own, calibration=None, out=out)
         return evaluate(prepared.victim, attacks, threat=str(ball), setup=setup).results
@@ -162,19 +168,19 @@ def _asked(subject: Subject, asked: Callable[[Subject], Item]) -> Item:
         return Item(name, "Can it be asked at all?", "the model has no gradient", "a gradient", "", False)
 
 
-def _certificate(prepared: Prepared, ball: LpBall, setup: Setup) -> Certificate:
+def _certificate(prepared: Prepared, ball: LpBall) -> Certificate:
+    setup = prepared.setup
     rows = prepared.images.alike(prepared.images.rows)[:IMAGES]
     x, _, _ = read_batch(prepared.images, rows, prepared.victim, prepared.victim.mean.device)
     return certify(prepared.victim, x, ball, (PLAIN, ATTACK), seed=setup.seed, batch_size=setup.batch_size)
 
 
 def _of_certificate(subject: Subject, certificate: Certificate) -> Item:
-    found = {each.attack: each.found for each in certificate.found}.get(ATTACK, 0)
-    passed = None if certificate.says_nothing else found >= CERTIFIED * certificate.tested
+    passed = None if certificate.says_nothing else certificate.is_passed_by(ATTACK)
     return Item(
         "certificate",
         "Does auto find examples that are planted in the model?",
-        certificate.says_nothing or f"{found} of {certificate.tested} found",
+        certificate.says_nothing or f"{certificate.found_by(ATTACK)} of {certificate.tested} found",
         f"at least {CERTIFIED:.0%}",
         "Zimmermann et al., NeurIPS 2022",
         passed,

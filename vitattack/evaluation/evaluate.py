@@ -24,6 +24,7 @@ from vitattack.core.file_hashes import marks_of
 from vitattack.core.notebook import in_notebook
 from vitattack.core.runtime import numerics, resolve_device, several_gpus, usable_cores
 from vitattack.data import DataSet
+from vitattack.evaluation.attachments import Occasion, with_attachments
 from vitattack.evaluation.batch_runner import rows_at_once
 from vitattack.evaluation.callable_attack import Crafter, attack_source
 from vitattack.evaluation.files_read import files_named
@@ -64,7 +65,8 @@ def evaluate(
     With `out` every batch is stored, and a second call resumes where the first one stopped; without it nothing is kept on
     disk. With `save_adv` the candidates are stored as well, with `save_png` also as images. With `perceptual` the
     records also hold l2, linf, SSIM and, if its weights are available, LPIPS of every candidate. In a notebook
-    bars show the progress, unless a `listener` is given. Callers may sit in `no_grad` or `inference_mode`.
+    bars show the progress, unless a `listener` is given. A result of `auto` carries its certificate, unless `certificate` is
+    False, and with `check` the outcome of `vitattack.check`. Callers may sit in `no_grad` or `inference_mode`.
 
     Models by name are attacked by copies of this process where the machine has the cores; `jobs` says how many, and records do
     not depend on it. A module is attacked in this process unless `jobs` is given: hooks in a copy would tell nobody.
@@ -76,6 +78,8 @@ def evaluate(
     learning = [plan.attack for plan in planned if plan.attack.traits.learns]
     if setup.calibration is not None and not learning:
         raise UsageError("calibration images are for attacks that learn from some, such as aas: drop them")
+    if setup.check and not any(plan.attack.traits.certified for plan in planned):
+        raise UsageError("the checks are of auto without a budget: name auto among the attacks, or drop the check")
     device = resolve_device(setup.device, model)
     if isinstance(model, str) and (gpus := _gpus_to_share(setup)):
         about = {"model": model, "attacks": attacks, "threat": threat, "scales": scales, "perceptual": perceptual}
@@ -164,6 +168,8 @@ def _finished(
 ) -> Result | None:
     """The result of one job, from the store or run now; None while other shards are unfinished."""
     setup, listener = prepared.setup, turn.listener
+    checkable = plan.attack.traits.certified
+    attachments = {"certificate": checkable and setup.certificate, "check": checkable and setup.check}
     taught_by = f"{calibration.text} {calibration.digest()}" if calibration and plan.attack.traits.learns else ""
     asked = tuple(map(source_digest, plan.attack.traits.sources))
     job = prepared.job(plan.syntax.text, str(plan.threat), taught_by, asked, resolved_settings(plan.attack))
@@ -195,6 +201,9 @@ def _finished(
                 finished=result,
                 workers=workers,
             )
+    if result is not None:
+        wanted = [name for name, asked in attachments.items() if asked]
+        result = with_attachments(Occasion(prepared, plan.threat, result), wanted)
     if result is not None and setup.save_png:
         write_images(root / job.folder)
     listener.done(result, from_store)

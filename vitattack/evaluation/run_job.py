@@ -18,6 +18,7 @@ from vitattack.core.progress import stage
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.versions import COMPUTING, package_versions
 from vitattack.data import DataSet
+from vitattack.evaluation.attachments import attached
 from vitattack.evaluation.batch_runner import BatchRunner, read_batch, rows_at_once
 from vitattack.evaluation.batches import Images, attacked_batches
 from vitattack.evaluation.chance import TRIED, at_chance, chance_doubt
@@ -49,7 +50,9 @@ def stored(root: Path, job: Job, data: DataSet, attack: Attack, *, own: bool = T
     result = read_result(root, job.folder)
     if result is None or result.job != job or [record.index for record in result.records] != [*data.rows]:
         return None
-    return replace(result, sections=attack.report(Run(job, result.records, result.learned)) if own else ())
+    if not own:
+        return replace(result, sections=())
+    return replace(result, sections=(*attack.report(Run(job, result.records, result.learned)), *attached(result)))
 
 
 def run(

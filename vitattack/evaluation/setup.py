@@ -57,6 +57,8 @@ class SetupFields(TypedDict, total=False):
     shard: tuple[int, int]
     save_adv: bool
     save_png: bool
+    certificate: bool
+    check: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class Setup:
     shard: tuple[int, int] = (0, 1)  # part k of n
     save_adv: bool = False  # keep the candidates beside the records; they are no part of the job
     save_png: bool = False  # and as images of 8 bits
+    certificate: bool = True  # results of `auto` say how many planted examples it finds
+    check: bool = False  # and carry the outcome of `check`
 
     def __post_init__(self) -> None:
         number, count = self.shard

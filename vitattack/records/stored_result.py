@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vitattack.core.errors import VitattackError
-from vitattack.core.files import no_pipe
+from vitattack.core.files import no_pipe, write_atomically
 from vitattack.core.versions import other_versions
 from vitattack.records.job import Job
 from vitattack.records.record import SampleRecord
@@ -15,7 +16,7 @@ from vitattack.records.report_section import Section
 from vitattack.records.result import Result
 from vitattack.records.scan import scan
 from vitattack.records.schema_1 import is_of_schema_1, records_of_schema_1
-from vitattack.records.sealed import load_intact, load_learned
+from vitattack.records.sealed import load, load_intact, load_learned, sealed_text
 
 WRONG_CONTENT = (
     KeyError,
@@ -52,6 +53,17 @@ def read_result(root: Path, name: str) -> Result | None:
         return result if whole and result.robust.json() == content["robust"] else None
     except WRONG_CONTENT:
         return None
+
+
+def keep_sections(folder: Path, sections: Sequence[Section]) -> None:
+    """Add sections to the stored result of a finished job, with their doubts."""
+    content = load(folder / "result.json")
+    if content is None:
+        raise _damaged(folder / "result.json")
+    content["doubts"] = [*content["doubts"], *(doubt for section in sections for doubt in section.doubts)]
+    content["sections"] = [*content["sections"], *(section.stored() for section in sections)]
+    content |= {section.name: section.content for section in sections}
+    write_atomically(folder / "result.json", sealed_text(content))
 
 
 def result_content(folder: Path) -> dict[str, Any] | None:

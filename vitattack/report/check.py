@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from vitattack.checks.check import Checked
+from dataclasses import replace
+
+from vitattack.checks.check import Checked, check_result, checkable
 from vitattack.core.percent import percent, span
 from vitattack.core.table import Table
+from vitattack.evaluation.attachments import Occasion
+from vitattack.records.report_section import Section
 
 COLUMNS = ("check", "figure", "wanted", "")
 
@@ -15,6 +19,14 @@ def tables(checked: Checked) -> list[Table]:
     title = f"{auto.job.model} | {auto.job.threat} | {auto.job.data} | n = {auto.n} | seed {auto.job.seed}"
     rows = [(item.name, item.figure, item.threshold, item.word) for item in checked.items]
     return [Table(title, COLUMNS, rows, [*_notes(checked), checked.line], left=3)]
+
+
+def check_of_run(occasion: Occasion) -> Section:
+    """The outcome of the checks, as a section of a result of `auto`."""
+    checked = check_result(occasion.prepared, checkable(occasion.threat), occasion.result)
+    (table,) = tables(checked)
+    table = replace(table, title=f"Checks of {checked.auto.job.model} at {occasion.threat}")
+    return Section("check", checked.json(), notes=(f"check: {checked.line}",), tables=(table,))
 
 
 def _notes(checked: Checked) -> list[str]:

@@ -74,8 +74,9 @@ class Auto(InBall):
 
     @property
     def traits(self) -> Traits:
-        # a budget does not pay for a second try
-        return Traits(block=BLOCK, near_boundary=True, without_gradient=True, second_try=self.passes is None)
+        # a budget pays neither for a second try nor for a certificate
+        whole = self.passes is None
+        return Traits(block=BLOCK, near_boundary=True, without_gradient=True, second_try=whole, certified=whole)
 
     @property
     def parts(self) -> tuple[Attack, ...]:
