@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from vitattack.models.digest import fingerprint
 from vitattack.models.victim import Victim, as_victim
 from vitattack.models.zoo.file_options import FileOptions, parse_size
 from vitattack.models.zoo.load import load_model
+from vitattack.threats.base import parse_threat
+from vitattack.threats.spatial import Spatial, transform
 
 SOURCE = """
 import torch
@@ -43,6 +46,35 @@ class Oblong(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(x.flatten(1))
         return logits
+
+
+def test_every_transform_of_oblong_images_is_tried_in_its_own_range() -> None:
+    threat = parse_threat("spatial:25%,90deg")
+    assert isinstance(threat, Spatial)
+    x = torch.rand(6, 3, 16, 32)
+    assert threat.reach(x) == (8, 4), "across, down"
+    moved = transform(x, torch.full((6,), 8.0), torch.full((6,), -4.0), torch.zeros(6))
+    assert torch.allclose(moved[..., 4:, :24], x[..., :12, 8:], atol=1e-4) and moved[..., :4, :].abs().max() == 0
+    turned = transform(x, torch.zeros(6), torch.zeros(6), torch.full((6,), 90.0))
+    assert torch.allclose(turned[..., 8:24], torch.rot90(x[..., 8:24], 1, (2, 3)), atol=1e-4)
+    model = Oblong()
+    y = model(x).argmax(1)
+    result = vitattack.evaluate(model, "spatial(shifts=3, angles=3)", threat=threat, data=(x, y), threads=1)
+    tried = [
+        model(transform(x, *(torch.full((6,), v) for v in at))).argmax(1).eq(y)
+        for at in product((-8.0, 0.0, 8.0), (-4.0, 0.0, 4.0), (-90.0, 0.0, 90.0))
+    ]
+    survivors = torch.stack(tried).all(0)
+    assert [record.status == "robust" for record in result.results[0].records] == survivors.tolist()
+
+
+def test_differences_of_oblong_images_are_measured() -> None:
+    model, x = Oblong(), torch.rand(4, 3, 16, 32)
+    result = vitattack.evaluate(
+        model, "fgsm", threat="linf:8/255", data=(x, model(x).argmax(1)), perceptual=True, threads=1
+    )
+    evidence = [record.evidence for record in result.results[0].records]
+    assert all(float(one["linf"]) <= 8 / 255 + 1e-6 and 0.5 < float(one["ssim"]) < 1 for one in evidence)
 
 
 @pytest.mark.parametrize("attack", ["pgd(steps=2)", "square(queries=20)", "apgd(steps=5)", "aas(pgd(steps=2))"])

@@ -68,6 +68,12 @@ class DataSet:
             return aliases(source.class_names)
         return aliases_of(self.set_name.removeprefix(f"{CORRUPTED}:"))
 
+    def with_channels(self, count: int) -> DataSet:
+        """The same images for a model that takes this many channels: image files are decoded as grey ones for one."""
+        if isinstance(self.source, ImageSource):
+            self.source.channels = count
+        return self
+
     def digest(self) -> str:
         """A hash of the content of the chosen rows."""
         return self.source.digest(self.rows)

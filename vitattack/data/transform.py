@@ -35,11 +35,12 @@ def make_transform(text: str) -> Transform:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The transform the caller asks for, and the one the model was trained with; `px` is the model's input size."""
+    """The transform the caller asks for, and what the model takes: its own transform, its input size, its channels."""
 
     given: str | None = None
     model: str = "none"
     px: int | None = None
+    channels: int = 3
 
     def settle(self, written: str | None, own: str | None) -> tuple[str, str]:
         """The transform and who decided it: the caller, the text of the data, the data set or protocol, the model."""

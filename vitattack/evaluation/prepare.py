@@ -170,9 +170,9 @@ def preprocessing(transform: str | None, victim: Victim | None = None) -> Prepro
     if victim is None:
         return Preprocessing(transform)
     if victim.any_size:  # images keep their sizes
-        return Preprocessing(transform)
+        return Preprocessing(transform, channels=victim.channels)
     side = victim.input_size if victim.input_height is None else None  # sets are scaled to squares only
-    return Preprocessing(transform, victim.transform, side)
+    return Preprocessing(transform, victim.transform, side, victim.channels)
 
 
 def images_of(setup: Setup, how: Preprocessing = Preprocessing()) -> DataSet:
@@ -188,9 +188,10 @@ def open_images(
 ) -> DataSet:
     """Images by name or from Python; without a requested transform the set's own applies, else the model's."""
     if isinstance(data, str):
-        return data_sets.load_data(
+        named = data_sets.load_data(
             data, limit=limit, data_dir=data_dir, transform=how.given, model_transform=how.model, px=how.px
         )
+        return named.with_channels(how.channels)
     images = data if isinstance(data, DataSet) else data_sets.from_python(data, limit)
     return images if limit is None else replace(images, rows=images.rows[:limit])
 

@@ -44,18 +44,27 @@ def find_size(model: nn.Module, name: str, *, several: bool = False) -> tuple[in
     stated = stated_size(model)
     if stated is not None:
         return stated
-    fitting = [side for side in TRIED if answers(model, torch.full((1, 3, side, side), 0.5)) is not None]
+    fitting = [side for side in TRIED if channels_taken(model, (side, side), 1) is not None]
     if len(fitting) == 1 or (fitting and several):
         return fitting[0], fitting[0]
     if not fitting:
         raise UsageError(
-            f"'{printable(name)}' takes no square images of {', '.join(map(str, TRIED))} px and three channels: "
+            f"'{printable(name)}' takes no square images of {', '.join(map(str, TRIED))} px, with three channels or one: "
             "add --input-size H or HxW"
         )
     raise UsageError(
         f"'{printable(name)}' takes images of several sizes ({', '.join(map(str, fitting[:4]))}...): "
         "add --input-size, such as 224, or any if images keep their sizes"
     )
+
+
+def channels_taken(model: nn.Module, size: tuple[int, int], count: int = 2) -> tuple[int, Tensor] | None:
+    """How many channels a model takes, three or one, with its logits of grey images; None if it takes neither."""
+    for channels in (3, 1):
+        logits = answers(model, torch.full((count, channels, *size), 0.5))
+        if logits is not None:
+            return channels, logits
+    return None
 
 
 def answers(model: nn.Module, images: Tensor) -> Tensor | None:

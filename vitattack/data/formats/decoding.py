@@ -42,6 +42,23 @@ def decode_rgb(data: bytes, what: str, transform: Callable[[Image.Image], Image.
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
+def decode_grey(
+    data: bytes, what: str, transform: Callable[[Image.Image], Image.Image] = lambda image: image
+) -> Tensor:
+    """Decode a grey image to uint8 (1, H, W); one whose channels differ is refused."""
+    with _opened(data, what) as image:
+        grey = image.mode in ("1", "L", "LA") or _is_grey(image)
+        pixels = np.array(transform(image.convert("L")))
+    if not grey:
+        raise UsageError(f"{what} has colours, and the model takes one channel: give grey images, or another model")
+    return torch.from_numpy(pixels)[None]
+
+
+def _is_grey(image: Image.Image) -> bool:
+    red, green, blue = (np.asarray(channel) for channel in image.convert("RGB").split())
+    return bool((red == green).all() and (green == blue).all())
+
+
 def decode_size(data: bytes, what: str) -> tuple[int, int]:
     """Height and width of an encoded image, without its pixels."""
     with _opened(data, what) as image:

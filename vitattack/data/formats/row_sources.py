@@ -20,6 +20,7 @@ from vitattack.data.formats.array_on_disk import FileChanged, WatchedFile
 from vitattack.data.formats.decoding import (
     check_label,
     check_one_size,
+    decode_grey,
     decode_rgb,
     decode_size,
     decoder_message,
@@ -176,6 +177,7 @@ class ImageSource:
     """Encoded images with their labels, decoded as they are read."""
 
     class_names: tuple[str, ...] | None = None  # by label, where the labels number names of folders
+    channels = 3  # of the tensors; 1 for a model that takes grey images
 
     def __init__(
         self, items: Sequence[tuple[EncodedImage, int]], num_classes: int | None, transform_text: str, where: str = ""
@@ -206,7 +208,8 @@ class ImageSource:
             data, known = blob.read(), self._hashes.get(row)
             if known is not None and hashlib.sha256(data).digest() != known:
                 raise FileChanged(str(blob))
-            images.append(decode_rgb(data, str(blob), self._transform))
+            decode = decode_grey if self.channels == 1 else decode_rgb
+            images.append(decode(data, str(blob), self._transform))
             labels.append(label)
         return stack_pixels(images), torch.tensor(labels)
 

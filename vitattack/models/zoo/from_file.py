@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vitattack.core.errors import UsageError
@@ -18,7 +17,7 @@ from vitattack.models.architectures.build import build_architecture
 from vitattack.models.architectures.read_off import fitting_arguments
 from vitattack.models.clip.texts import OPEN_CLIP
 from vitattack.models.clip.zero_shot import filled_part, finish
-from vitattack.models.input_size import answers, find_size, stated_size
+from vitattack.models.input_size import channels_taken, find_size, stated_size
 from vitattack.models.normalise import Normaliser, parse_normaliser
 from vitattack.models.programs import Program, load_program
 from vitattack.models.user_code import build_from_code
@@ -54,7 +53,8 @@ def load_file(path: Path, options: FileOptions) -> LoadedModel:
         victim = _victim_of(module, str(path), options, normalize)
         return LoadedModel(victim, None, {**record, "source": "code", "model_from": options.model_from})
     size = options.size or stated_size(model, kwargs) or (32, 32)
-    victim = _victim(model, str(path), class_count(model, kwargs), size, normalize)
+    channels = 1 if kwargs.get("in_chans") == 1 else 3
+    victim = _victim(model, str(path), class_count(model, kwargs), size, normalize, channels)
     return LoadedModel(victim, None, record)
 
 
@@ -160,21 +160,28 @@ def _victim_of(module: nn.Module, name: str, options: FileOptions, normalize: No
         return module
     check_module(module.float())
     size = options.size or find_size(module, name, several=options.any_size)
-    logits = answers(module, torch.full((2, 3, *size), 0.5))
-    if logits is None and isinstance(module, Program) and module.batch is None:
+    taken = channels_taken(module, size)
+    if taken is None and isinstance(module, Program) and module.batch is None:
         module.batch = 1  # traced for one image at a time
-        logits = answers(module, torch.full((2, 3, *size), 0.5))
-    if logits is None:
+        taken = channels_taken(module, size)
+    if taken is None:
         raise UsageError(
             f"'{printable(name)}' gives no logits of (2, classes) for two images of {size[0]} x {size[1]} px: "
             "correct --input-size, or let it return a tensor of logits"
         )
-    return _victim(module, name, logits.shape[1], size, normalize)
+    channels, logits = taken
+    return _victim(module, name, logits.shape[1], size, normalize, channels)
 
 
-def _victim(model: nn.Module, name: str, classes: int, size: tuple[int, int], normalize: Normaliser | None) -> Victim:
+def _victim(
+    model: nn.Module, name: str, classes: int, size: tuple[int, int], normalize: Normaliser | None, channels: int
+) -> Victim:
     mean, std = normalize or (None, None)
-    return Victim(model, name=name, num_classes=classes, input_size=size, mean=mean, std=std)
+    if mean is not None and len(mean) > channels:
+        raise UsageError(
+            f"'{printable(name)}' takes images with one channel, and --normalize is for three: write MEAN/STD, as in 0.5/0.5"
+        )
+    return Victim(model, name=name, num_classes=classes, input_size=size, mean=mean, std=std, channels=channels)
 
 
 def class_count(model: nn.Module, kwargs: Mapping[str, Any]) -> int:
