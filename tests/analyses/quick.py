@@ -15,6 +15,8 @@ class Quick(NamedTuple):
     models: int = 1
 
 
+SHORT_SEARCH = {"inner": "pgd(steps=1)", "search": "restarts=1, batches=1, batch=2, steps=1, rank_steps=1, keep=1"}
+
 QUICK = {
     "effectiveness": Quick({"steps": (1, 2), "oracle": 3, "seeds": 2}, models=2),
     "convergence": Quick({"steps": (1, 2), "restarts": 2, "long": 3}),
@@ -28,5 +30,10 @@ QUICK = {
     "restricted": Quick({"distances": (1,)}),
     "eigencam": Quick({"attack": "pgd(steps=1)", "pictures": 1}),
     "attention-map": Quick({"attack": "pgd(steps=1)", "pictures": 1}),
+    "softmax-gaps": Quick(SHORT_SEARCH),
+    "scaled-blocks": Quick(SHORT_SEARCH),
+    "aas-depth": Quick(SHORT_SEARCH),
+    "aas-steps": Quick({**SHORT_SEARCH, "inner": "pgd(steps={steps})", "steps": (1,)}),
+    "aas-eps": Quick(SHORT_SEARCH, "linf:8/255"),
     "corruptions": Quick({"kinds": ("contrast", "fog"), "severities": (2,)}),
 }

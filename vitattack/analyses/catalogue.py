@@ -27,6 +27,11 @@ BUILT_IN = {
     "imagenet-a": "shifts.questions:ImagenetA",
     "imagenet-r": "shifts.questions:ImagenetR",
     "shape-bias": "shifts.questions:ShapeBias",
+    "softmax-gaps": "aas.questions:SoftmaxGaps",
+    "scaled-blocks": "aas.questions:ScaledBlocks",
+    "aas-depth": "aas.questions:AasDepth",
+    "aas-steps": "aas.questions:AasSteps",
+    "aas-eps": "aas.questions:AasEps",
     "scatter": "landscape.questions:Scatter",
     "scaling": "landscape.questions:Scaling",
 }
