@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitattack.evaluation.workers import Workers, alone
 from vitattack.models.architectures.small import SMALL
+from vitattack.models.architectures.tora import ToraViT
 from vitattack.models.victim import Victim
 
 # Keep the developer's cache and zoo out of the tests; set at import, since collection reads the zoo.
@@ -71,6 +72,23 @@ def tiny_vit(seed: int = 0) -> Victim:
         model.head.bias -= victim(toy_pictures(64, seed=9)).mean(0)  # type: ignore[union-attr, operator]
         model.head.weight *= 100  # type: ignore[union-attr, operator]
         model.head.bias *= 100  # type: ignore[union-attr, operator]
+    return victim
+
+
+def small_tora(seed: int = 0, **own: Any) -> Victim:
+    """A random TORA-ViT around the toy, whose adapters, gates and heads matter."""
+    toy = tiny_vit(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed + 1)
+        model = ToraViT(toy.model, adapter_dim=4, **own)  # type: ignore[arg-type]
+        for name, parameter in model.named_parameters():
+            if not name.startswith("backbone."):
+                nn.init.normal_(parameter, std=0.3)
+    victim = Victim(model, name="tora", num_classes=10, input_size=32).eval()
+    with torch.no_grad():
+        shift = victim(toy_pictures(64, seed=9)).mean(0)
+        for head in model.heads.values():
+            head.bias -= shift  # type: ignore[operator]
     return victim
 
 

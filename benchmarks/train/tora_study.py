@@ -76,7 +76,7 @@ def trained(study: Study, cell: Cell) -> TrainedRun:
             f"threat={BUDGETS[cell.backbone]}",
             f"data={study.train}",
             "batch_size=64",
-            "optimiser=adamw(lr=2e-3, decay=0.1)",
+            "optimiser=adamw(lr=1e-3, decay=0.1)",
             f"seed={cell.seed}",
             f"lambda={cell.share}",
             "validation=0",
@@ -209,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("VITATTACK_DATA_DIR"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--train", type=int, default=2048, help="training images, drawn at random")
+    parser.add_argument("--train", type=int, default=3072, help="training images, drawn at random")
     parser.add_argument("--test", type=int, default=256, help="the first test images")
     parser.add_argument("--epochs", type=int, default=2, help="of phase 1; phase 2 has half as many")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])

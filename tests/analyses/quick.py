@@ -13,6 +13,7 @@ class Quick(NamedTuple):
     parameters: Mapping[str, Any] = MappingProxyType({})
     threat: str | None = None
     models: int = 1
+    tora: bool = False  # whether it is about TORA-ViTs
 
 
 SHORT_SEARCH = {"inner": "pgd(steps=1)", "search": "restarts=1, batches=1, batch=2, steps=1, rank_steps=1, keep=1"}
@@ -35,5 +36,6 @@ QUICK = {
     "aas-depth": Quick(SHORT_SEARCH),
     "aas-steps": Quick({**SHORT_SEARCH, "inner": "pgd(steps={steps})", "steps": (1,)}),
     "aas-eps": Quick(SHORT_SEARCH, "linf:8/255"),
+    "gates": Quick({"attack": "pgd(steps=1)", "pictures": 1}, models=2, tora=True),
     "corruptions": Quick({"kinds": ("contrast", "fog"), "severities": (2,)}),
 }

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from tests.analyses.quick import QUICK
-from tests.conftest import tiny_vit
+from tests.conftest import small_tora, tiny_vit
 from vitattack.analyses.analyze import SETUP, analyze
 from vitattack.analyses.catalogue import ANALYSES
 from vitattack.analyses.findings import Findings, restored
@@ -33,7 +33,7 @@ def test_findings_survive_the_store_and_have_a_figure(
     name: str, toy_images: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
     quick = QUICK[name]
-    models: list[Any] = [tiny_vit(seed) for seed in range(quick.models)]
+    models: list[Any] = [(small_tora if quick.tora else tiny_vit)(seed) for seed in range(quick.models)]
     # those beyond the limit are for attacks that learn from other images
     settings: dict[str, Any] = {
         "data": toy_images,

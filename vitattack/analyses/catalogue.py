@@ -23,6 +23,7 @@ BUILT_IN = {
     "restricted": "inside.questions:RestrictedAttention",
     "eigencam": "inside.questions:EigenCam",
     "attention-map": "inside.questions:AttentionMaps",
+    "gates": "inside.questions:Gates",
     "corruptions": "shifts.questions:Corruptions",
     "imagenet-a": "shifts.questions:ImagenetA",
     "imagenet-r": "shifts.questions:ImagenetR",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from vitattack.analyses.measures.heatmaps import to_unit
+from vitattack.analyses.measures.heatmaps import around_mean, to_unit
 
 Pixels = np.ndarray[Any, Any]
 
@@ -19,11 +19,12 @@ def png(image: Tensor) -> str:
     return _encoded(_pixels(image))
 
 
-def png_of_map(image: Tensor, heat: Tensor) -> str:
-    """The image in grey under the colours of an (H, W) map."""
+def png_of_map(image: Tensor, heat: Tensor, *, diverging: bool = False) -> str:
+    """The image in grey under the colours of an (H, W) map; a diverging one is white at its mean, blue below, red above."""
     from matplotlib import colormaps
 
-    colours = colormaps["inferno"](to_unit(heat[None])[0].numpy())[..., :3]
+    scaled = around_mean(heat[None]) if diverging else to_unit(heat[None])
+    colours = colormaps["bwr" if diverging else "inferno"](scaled[0].numpy())[..., :3]
     grey = _pixels(image).mean(2, keepdims=True) / 255
     return _encoded((255 * (0.35 * grey + 0.65 * colours)).round().astype(np.uint8))
 

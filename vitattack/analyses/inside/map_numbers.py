@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from vitattack.analyses.figure import Bars, Curves, Figure, Pictures, Series
 from vitattack.analyses.findings import Findings, Row
+from vitattack.analyses.inside.map_measures import MEASURES, Mean, map_numbers, mean_of, sums_of
 from vitattack.analyses.inside.masks import Masks
 from vitattack.analyses.inside.probing import Probed
-from vitattack.analyses.measures.heatmaps import centre_share, enlarged, entropy, on_mask, spread
+from vitattack.analyses.measures.heatmaps import enlarged
 from vitattack.analyses.pictures import png, png_of_map
 from vitattack.analyses.run import AnalysisRun
 from vitattack.analyses.tables import side_by_side
@@ -25,20 +26,11 @@ from vitattack.core.rng import SampleRng
 from vitattack.core.table import Table
 from vitattack.evaluation.crafting import call_attack
 from vitattack.models.lost_gradients import lost_gradients_named
-from vitattack.records.stats import Z95
 
 if TYPE_CHECKING:
     from vitattack.analyses.inside.questions import MapQuestion
 
 CLEAN, ATTACKED, CHANGE = "clean", "attacked", "change"
-MEASURES = {
-    "entropy": "entropy, of that of an even map",
-    "spread": "distance from its centre, of that of an even map",
-    "centre": "share in the middle quarter of the image",
-    "on-mask": "share on the object",
-    "overlap": "overlap with the object (IoU)",
-    "similarity": "correlation with the clean map",
-}
 
 
 class Maker(NamedTuple):
@@ -48,18 +40,8 @@ class Maker(NamedTuple):
     labels: tuple[str, ...]
     about: str
     make: Callable[[Tensor], list[Tensor]]
-
-
-class Mean(NamedTuple):
-    """A mean over images with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    def text(self) -> str:
-        return f"{self.mean:.3f} ±{(self.high - self.low) / 2:.3f}"
+    diverging: bool = False  # whether pictures show a map as above and below its mean
+    settings: Mapping[str, str] = MappingProxyType({})  # what tells the maps of one model apart
 
 
 Means = Mapping[tuple[str, str, str], Mean]  # by label, condition and measure
@@ -99,7 +81,9 @@ def _measured(
     def measure(x: Tensor, y: Tensor, rows: tuple[int, ...]) -> dict[str, Any]:
         clean = _sized(maker, x)
         objects = None if masks is None else masks.of(rows)
-        numbers = {f"{label}|{CLEAN}": _numbers(maps, objects) for label, maps in zip(maker.labels, clean, strict=True)}
+        numbers = {
+            f"{label}|{CLEAN}": map_numbers(maps, objects) for label, maps in zip(maker.labels, clean, strict=True)
+        }
         attacked: Tensor | None = None
         if attack is not None:
             with torch.no_grad():
@@ -111,21 +95,27 @@ def _measured(
                 maps_there = _sized(maker, adversarial)
                 for label, before, after in zip(maker.labels, clean, maps_there, strict=True):
                     part = None if objects is None else objects[at.cpu()]
-                    late, early = _numbers(after, part), _numbers(before[at.cpu()], part)
+                    late, early = map_numbers(after, part), map_numbers(before[at.cpu()], part)
                     numbers[f"{label}|{ATTACKED}"] = {**late, "similarity": _similarity(before[at.cpu()], after)}
                     numbers[f"{label}|{CHANGE}"] = {name: late[name] - early[name] for name in late}
                 attacked = torch.zeros_like(clean[-1])
                 attacked[at.cpu()] = maps_there[-1]
-        sums = {key: {name: _sums(value) for name, value in each.items()} for key, each in numbers.items()}
+        sums = {key: {name: sums_of(value) for name, value in each.items()} for key, each in numbers.items()}
         drawn = [
-            _drawn(x[i], clean[-1][i], attacked[i] if attacked is not None and bool(right[i]) else None)
+            _drawn(
+                x[i], clean[-1][i], attacked[i] if attacked is not None and bool(right[i]) else None, maker.diverging
+            )
             for i, row in enumerate(rows)
             if row in shown
         ]
         return {"sums": sums, "pictures": drawn}
 
     parts = run.over_batches(
-        prepared, measure, masks=str(analysis.masks), mask_state=None if masks is None else masks.digest
+        prepared,
+        measure,
+        masks=str(analysis.masks),
+        mask_state=None if masks is None else masks.digest,
+        **maker.settings,
     )
     totals: dict[tuple[str, str, str], list[float]] = {}
     for part in parts:
@@ -134,7 +124,7 @@ def _measured(
             for name, sums in each.items():
                 old = totals.get((label, condition, name), [0.0, 0.0, 0.0])
                 totals[(label, condition, name)] = [a + b for a, b in zip(old, sums, strict=True)]
-    means = {key: _mean(*sums) for key, sums in totals.items() if sums[0] > 0}
+    means = {key: mean_of(*sums) for key, sums in totals.items() if sums[0] > 0}
     return means, [picture for part in parts for picture in part["pictures"]]
 
 
@@ -153,13 +143,6 @@ def _sized(maker: Maker, x: Tensor) -> list[Tensor]:
     return [enlarged(maps.cpu().double(), size) for maps in maker.make(x)]
 
 
-def _numbers(maps: Tensor, masks: Tensor | None) -> dict[str, Tensor]:
-    found = {"entropy": entropy(maps), "spread": spread(maps), "centre": centre_share(maps)}
-    if masks is not None:
-        found["on-mask"], found["overlap"] = on_mask(maps, masks)
-    return found
-
-
 def _similarity(one: Tensor, two: Tensor) -> Tensor:
     """(B,) Pearson correlation of two maps; NaN where one is constant."""
     a, b = (maps.flatten(1) - maps.flatten(1).mean(1, keepdim=True) for maps in (one, two))
@@ -167,23 +150,11 @@ def _similarity(one: Tensor, two: Tensor) -> Tensor:
     return found
 
 
-def _sums(values: Tensor) -> list[float]:
-    known = values[torch.isfinite(values)]
-    return [float(len(known)), float(known.sum()), float((known * known).sum())]
-
-
-def _mean(count: float, total: float, squares: float) -> Mean:
-    mean = total / count
-    variance = max(0.0, squares / count - mean * mean) * count / (count - 1) if count > 1 else math.inf
-    half = Z95 * math.sqrt(variance / count)
-    return Mean(mean, mean - half, mean + half, int(count))
-
-
-def _drawn(image: Tensor, clean: Tensor, attacked: Tensor | None) -> dict[str, str]:
+def _drawn(image: Tensor, clean: Tensor, attacked: Tensor | None, diverging: bool) -> dict[str, str]:
     return {
         "image": png(image),
-        CLEAN: png_of_map(image, clean),
-        ATTACKED: "" if attacked is None else png_of_map(image, attacked),
+        CLEAN: png_of_map(image, clean, diverging=diverging),
+        ATTACKED: "" if attacked is None else png_of_map(image, attacked, diverging=diverging),
     }
 
 

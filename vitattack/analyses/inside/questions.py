@@ -110,3 +110,17 @@ class AttentionMaps(MapQuestion):
 
     work: ClassVar[str] = "vitattack.analyses.inside.maps:attention_maps"
     paper: ClassVar[str] = "Li and Xu 2024 (TORA-ViT)"
+
+
+@dataclass(frozen=True)
+class Gates(MapQuestion):
+    """Where the gates of a TORA-ViT give weight to either adapter, block by block: entropy, spread, weight.
+
+    A map of an adapter is the weight that its features of a place are given, a mean over all queries. Over the two
+    adapters the weights of a place sum to one.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.inside.gates:gate_maps"
+    paper: ClassVar[str] = "Li and Xu 2023 (TORA-ViT)"
+
+    attack: str = "none"

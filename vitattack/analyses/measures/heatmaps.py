@@ -36,6 +36,13 @@ def to_unit(maps: Tensor) -> Tensor:
     return torch.where(high > low, (maps - low) / (high - low).clamp_min(1e-300), torch.zeros_like(maps))
 
 
+def around_mean(maps: Tensor) -> Tensor:
+    """Maps scaled to [0, 1] one by one such that 0.5 is their mean; a constant map becomes 0.5."""
+    away = maps - maps.mean((1, 2), keepdim=True)
+    most = away.abs().amax((1, 2), keepdim=True)
+    return 0.5 + torch.where(most > 0, away / (2 * most), torch.zeros_like(away))
+
+
 def enlarged(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Maps at the size of the image, bilinear."""
     return F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
