@@ -41,8 +41,8 @@ def gate_maps(analysis: Gates, run: AnalysisRun) -> Findings:
     }
     rows: list[Row] = []
     for row in found.rows:
-        model, adapter = names[str(row["model"])]
-        rows.append({**row, "model": model, "adapter": adapter})
+        name, adapter = names[str(row["model"])]
+        rows.append({**row, "model": name, "adapter": adapter})
     tables, remarks, series = list(found.printed), list(found.remarks), []
     for probed, model in opened:
         means = _differences(analysis, run, probed, model)
@@ -122,9 +122,9 @@ def _differences(analysis: Gates, run: AnalysisRun, probed: Probed, model: ToraV
             sums[str(block)][WEIGHT] = sums_of(gates.cpu().double().mean((1, 2)))
         return sums
 
-    state = {"masks": str(analysis.masks), "mask_state": None if masks is None else masks.digest}
+    settings = {"adapter": DIFFERENCE, "masks": "none" if masks is None else masks.digest}
     totals: dict[tuple[int, str], list[float]] = {}
-    for part in run.over_batches(probed.prepared, measure, adapter=DIFFERENCE, **state):
+    for part in run.over_batches(probed.prepared, measure, **settings):
         for block, each in part.items():
             for name, sums in each.items():
                 old = totals.get((int(block), name), [0.0, 0.0, 0.0])
