@@ -94,7 +94,7 @@ def test_planted_examples_that_auto_does_not_find_are_a_doubt(tmp_path: Path, mo
     said = content(found)
     assert said["found"][0]["found"] < 0.9 * said["tested"]
     (doubt,) = [each for each in found.doubts if "planted in this model" in each]
-    assert "upper bound; next: vitattack eval" in doubt
+    assert "upper bound; next: vitattack.evaluate(model" in doubt
     stored = json.loads((found.folder / "result.json").read_text()) if found.folder else {}
     assert doubt in stored["doubts"]
     assert doubt in run(Masked(tiny_vit()), out=tmp_path).doubts

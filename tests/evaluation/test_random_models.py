@@ -87,7 +87,7 @@ def test_a_random_model_is_recognised_and_counted_by_expectation(change: Callabl
     (result,) = found.results
     assert result.fragile == 0
     (doubt,) = [doubt for doubt in result.doubts if "the model is random: two forwards" in doubt]
-    assert 'next: vitattack eval Noisy "eot(pgd(steps=3))"' in doubt and "rounding" not in doubt
+    assert 'next: vitattack.evaluate(model, "eot(pgd(steps=3))"' in doubt and "rounding" not in doubt
     assert not any("batch size" in doubt for doubt in result.doubts)
     k = result.json()["draws"]
     attacked = [r for r in result.records if "right" in r.evidence]
@@ -130,7 +130,7 @@ def test_one_lucky_draw_does_not_end_the_attack() -> None:
     assert len(claims) >= 3
     assert sum(r.status == "fooled" for r in claims) >= 0.8 * len(claims)
     (one,) = run(Noisy(additive), "eot(pgd(steps=8), n=4)").results
-    assert not any("next: vitattack eval Noisy" in doubt for doubt in one.doubts if "random" in doubt)
+    assert not any("next: vitattack.evaluate(model" in doubt for doubt in one.doubts if "random" in doubt)
 
 
 def test_a_model_that_is_random_on_some_inputs() -> None:

@@ -170,7 +170,10 @@ def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None
     assert told.assured.escalated and told.assured.fell > 0 and told.assured.broke > 0
     assert found.robust.correct == 0
     assert {r.pass_number for r in found.records} == {PROBED, ESCALATED}
-    assert any("square, which uses logits alone" in doubt and "next: vitattack eval" in doubt for doubt in found.doubts)
+    assert any(
+        "square, which uses logits alone" in doubt and "next: vitattack.evaluate(model" in doubt
+        for doubt in found.doubts
+    )
     assert sum(r.forwards + r.backwards for r in found.records) > sum(s.passes for s in told.bought)
 
 

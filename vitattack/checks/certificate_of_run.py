@@ -15,7 +15,7 @@ from vitattack.records.stats import mean_passes
 from vitattack.threats.lp import NORMS, LpBall
 
 SHARE = 0.12  # of the passes of the run that the certificate may take, unless nothing planted is found
-PRICE = 200  # passes per image: inner points, random points, and `auto`, to which a planted example falls early
+PRICE = 160  # passes per image: inner points, random points, and `auto`, to which a planted example falls early
 LEAST = 8  # images, below which a certificate says too little
 
 

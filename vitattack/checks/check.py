@@ -25,6 +25,7 @@ from vitattack.evaluation.prepare import Prepared, prepare
 from vitattack.evaluation.setup import DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
 from vitattack.models.lost_gradients import NoGradient
 from vitattack.records import stats
+from vitattack.records.next_command import given_as
 from vitattack.records.result import Result
 from vitattack.records.stats import Accuracy
 from vitattack.threats.base import parse_threat
@@ -118,7 +119,7 @@ def check(
         raise UsageError("a check is of a whole run: drop the shard")
     alone = replace(setup, certificate=False, check=False)
     (auto,) = evaluate(model, ATTACK, threat=threat, setup=alone, listener=listener).results
-    with numerics(setup.cores):
+    with numerics(setup.cores), given_as(setup.given(model)):
         return check_result(prepare(model, alone, resolve_device(setup.device, model)), ball, auto, claim)
 
 

@@ -37,6 +37,7 @@ from vitattack.evaluation.run_job import run, stored
 from vitattack.evaluation.setup import DEFAULT_ATTACK, DEFAULT_MODEL, DEFAULT_THREAT, Setup, SetupFields
 from vitattack.evaluation.workers import Workers, alone, check_jobs, decided
 from vitattack.records.job import Job
+from vitattack.records.next_command import given_as
 from vitattack.records.result import Evaluation, Result
 from vitattack.records.saved_examples import has_all_examples, write_images
 from vitattack.text.syntax import AttackSource, AttackSyntax, Call
@@ -85,7 +86,7 @@ def evaluate(
         about = {"model": model, "attacks": attacks, "threat": threat, "scales": scales, "perceptual": perceptual}
         return _on_gpus(gpus, about, setup, listener)
     check_jobs(setup.jobs or 1, device)
-    with numerics(setup.cores), setup.store() as root:
+    with numerics(setup.cores), setup.store() as root, given_as(setup.given(model)):
         listed = setup.out is not None and not any(plan.attack.traits.sources for plan in planned)
         named = marks_of(files_named(model)) if listed and isinstance(model, str) else None
         prepared = prepare(model, setup, device)

@@ -16,6 +16,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
 from vitattack.core.runtime import usable_cores
 from vitattack.records.job import Job
+from vitattack.records.next_command import Given
 from vitattack.text.validate import check_seed
 
 if TYPE_CHECKING:
@@ -124,6 +125,14 @@ class Setup:
     def keeps_examples(self) -> bool:
         """Whether candidates are kept: images of them are made from the exact ones."""
         return self.save_adv or self.save_png
+
+    def given(self, model: object) -> Given:
+        """How the user gave the model and the images, for the commands that doubts name."""
+        folder = () if self.data_dir is None else ("--data-dir", str(self.data_dir))
+        transform = () if self.transform is None else ("--transform", self.transform)
+        options = () if self.options is None else self.options.words
+        named = model if isinstance(model, str) else None
+        return Given(named, isinstance(self.data, str), (*options, *folder, *transform))
 
     @property
     def data_folder(self) -> Path | None:

@@ -7,6 +7,8 @@ import json
 import re
 from dataclasses import asdict, dataclass
 
+from vitattack.records.next_command import next_diagnosis, next_eval
+
 # Raised whenever equal jobs give other records than before: a change of an algorithm, a constant or a verdict.
 RECORDS = 3
 
@@ -36,7 +38,12 @@ class Job:
 
     def next_run(self, attack: str) -> str:
         """The next command to run, as doubts name it: another attack on the same model, threat and data."""
-        return f'next: vitattack eval {self.model} "{attack}" --threat {self.threat} --data "{self.data}"'
+        return f"next: {next_eval(attack, self.model, self.threat, self.data)}"
+
+    @property
+    def next_diagnosis(self) -> str:
+        """The next command to run where attention misleads."""
+        return f"next: {next_diagnosis(self.model)}"
 
     @property
     def folder(self) -> str:

@@ -220,7 +220,7 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
     if flat:
         yield (
             f"cross-entropy had a gradient of exactly zero on {flat} samples (its floor in float32): attacks that follow "
-            f"it alone overrate this model; next: vitattack diagnose-softmax {run.job.model}"
+            f"it alone overrate this model; {run.job.next_diagnosis}"
         )
     by_square = sum("square" in stage for stage, _ in fooled)
     if by_square:
@@ -238,7 +238,7 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
         views = sum(stage == "view" for stage, _ in fooled)
         yield (
             f"the attention softmax saturates, which misleads gradients ({views} samples fell to the view with scaled scores "
-            f"alone): vitattack diagnose-softmax {run.job.model}; {next_run('autoattack')}"
+            f"alone); {run.job.next_diagnosis}; {next_run('autoattack')}"
         )
     if budget is not None:
         late = sum(r.forwards + r.backwards > 0.75 * budget for _, r in fooled)

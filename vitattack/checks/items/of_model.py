@@ -108,7 +108,7 @@ def attention_softmax(subject: Subject) -> Item:
         "neither",
         "Adaptive Attention Scaling, CVPR 2024",
         None,
-        next=f"vitattack diagnose-softmax {subject.auto.job.model}",
+        next=subject.auto.job.next_diagnosis.removeprefix("next: "),
     )
     try:
         found = diagnose(subject.victim, (x, y), limit=SOFTMAX_IMAGES, gradient_images=8)

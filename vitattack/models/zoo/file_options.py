@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -45,6 +46,16 @@ class FileOptions:
         """The names of the options that differ from their defaults."""
         default = FileOptions()
         return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(default, f.name))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options as words of a command line."""
+        said: list[str] = []
+        for name in self.given:
+            value = getattr(self, name)
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            said += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", text]
+        return tuple(said)
 
     @property
     def size(self) -> tuple[int, int] | None:
