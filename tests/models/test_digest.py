@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitattack.models.digest import fingerprint
 from vitattack.models.victim import model_digest
 
 SCALE = [2.0]
@@ -157,3 +158,41 @@ def test_what_has_no_digest_is_named() -> None:
     assert fingerprint(Toy([1])).unknown == ()
     found = fingerprint(Toy({"lock": threading.Lock()})).unknown
     assert len(found) == 1 and "setting" in found[0] and "lock" in found[0]
+
+
+class Chain(nn.Module):
+    """Many operations in a row, and a factor that a trace writes into its graph."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        nn.init.ones_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(400):
+            x = x * self.factor
+        y: Tensor = torch.relu(self.head(x))
+        return y
+
+
+def test_a_graph_of_fx_is_hashed_by_its_operations() -> None:
+    one, same, other = (torch.fx.symbolic_trace(Chain(factor)) for factor in (2.0, 2.0, 3.0))
+    assert fingerprint(one) == fingerprint(same) and fingerprint(one).unknown == ()
+    assert fingerprint(one).digest != fingerprint(other).digest
+    for node in same.graph.nodes:
+        if node.target is torch.relu:
+            node.target = torch.tanh
+    same.recompile()
+    assert fingerprint(one).digest != fingerprint(same).digest
+
+
+def test_what_is_nested_without_end_is_named_as_unknown() -> None:
+    module = nn.Linear(2, 2)
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+    module.nested = nested  # type: ignore[assignment]
+    found = fingerprint(module)
+    assert len(found.unknown) == 1 and found.unknown[0].startswith("Linear.nested")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 # Their code is what their version says, and that is recorded with every result.
@@ -47,6 +48,7 @@ UNTOLD = {
     "__dataclass_params__",
     "__match_args__",
 }
+DEEPEST = 120  # values inside each other, far from the limit of Python's stack
 ATOMS = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, PurePath)
 
 
@@ -144,6 +146,9 @@ class _Hashing:
             return _sha256(
                 b"itself", type(value).__qualname__.encode(), str(getattr(value, "__qualname__", "")).encode()
             )
+        if len(self._open) >= DEEPEST:
+            self.unknown.append(f"{where[:60]}...")
+            return _sha256(b"deeper", type(value).__qualname__.encode())
         if id(value) not in self._known:
             self._open.add(id(value))
             try:
@@ -172,9 +177,16 @@ class _Hashing:
             return _sha256(b"hidden module", self.module(value).encode())
         if isinstance(value, type):
             return self._class(value, where)
+        if isinstance(value, torch.fx.Graph):
+            return _sha256(b"graph", *(self._node(node, where).encode() for node in value.nodes))
         if isinstance(value, types.ModuleType):
             return _sha256(b"python module", value.__name__.encode())
         return self._callable(value, where) or self._object(value, where)
+
+    def _node(self, node: torch.fx.Node, where: str) -> str:
+        """Digest of one operation of a graph, with the operations before it by their names."""
+        inputs = torch.fx.map_arg((node.args, node.kwargs), lambda other: f"%{other.name}")
+        return self.value((node.op, node.name, node.target, inputs), f"{where}.{node.name}")
 
     def _callable(self, value: Any, where: str) -> str | None:
         """Digest of a function, a method or something that wraps one; None for anything else."""

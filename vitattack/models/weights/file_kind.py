@@ -149,7 +149,7 @@ def refuse_other_frameworks(path: Path) -> None:
         raise UsageError(
             f"'{name}' is {what}, which torch does not run: in a file of your own write "
             f"'import onnx2torch' and 'def make_model(): return onnx2torch.convert(\"{name}\")', and name it, as in "
-            "vitattack eval FILE.py:make_model --normalize none"
+            "vitattack eval FILE.py:make_model --normalize none (opset 17 at most: export with dynamo=False, opset_version=17)"
         )
     raise UsageError(
         f"'{name}' is {what}, which torch does not read: convert it to safetensors with torch's tensor names"
