@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
-from vitattack.checks.check import Checked, check
+from vitattack.checks.check import Checked, _worst_case, check
 from vitattack.checks.items import of_attack, of_gradient
 from vitattack.core.errors import UsageError
+from vitattack.records.stats import Verdict
 from vitattack.report.check import details, tables
 
 X = toy_pictures(8)
@@ -68,12 +70,22 @@ def test_an_honest_model_holds(honest: Checked) -> None:
 def test_every_row_has_a_figure_a_threshold_and_a_source(honest: Checked) -> None:
     for item in honest.items:
         assert item.figure and item.threshold and item.source and item.asks.endswith("?")
-        assert item.next.startswith("vitattack ") or (not item.next and not item.decisive)
+        assert item.next.startswith(("vitattack ", "vitattack.evaluate(model, ", "vitattack.diagnose(model)")) or (
+            not item.next and not item.decisive
+        )
     (shown,) = tables(honest)
     assert [row[0] for row in shown.rows] == [item.name for item in honest.items]
     assert shown.notes[-1] == honest.line and honest.line.startswith("holds: ")
     assert len(details(honest).rows) == len(honest.items)
     assert json.loads(json.dumps(honest.json()))["verdict"] == "holds"
+
+
+def test_what_any_check_breaks_counts(honest: Checked) -> None:
+    standing = [r.index for r in honest.auto.records if r.status == "robust"]
+    fell = Verdict("fooled", fragile=False)
+    subject = SimpleNamespace(verdicts=[{standing[0]: fell}, {standing[0]: fell, standing[1]: fell}])
+    assert _worst_case(honest.auto, subject).correct == honest.auto.robust.correct - 2  # type: ignore[arg-type]
+    assert _worst_case(honest.auto, SimpleNamespace(verdicts=[])) == honest.auto.robust  # type: ignore[arg-type]
 
 
 def test_a_claim_far_above_the_examples_does_not_hold() -> None:

@@ -21,7 +21,15 @@ def test_the_next_command_for_a_file_runs(here: Here, tmp_path: Path) -> None:
         model.model.head.weight *= 1e5  # type: ignore[union-attr, operator]
     torch.save(model.model.state_dict(), path)
     first = here(
-        "eval", str(path), "auto(steps=2, k=2, long=4, passes=60)", *OPTIONS, "--normalize", "none", "--limit", "12", "--json"
+        "eval",
+        str(path),
+        "auto(steps=2, k=2, long=4, passes=60)",
+        *OPTIONS,
+        "--normalize",
+        "none",
+        "--limit",
+        "12",
+        "--json",
     )
     doubts = json.loads(first.stdout)["doubts"]
     (doubt,) = [each for each in doubts if "cross-entropy had a gradient of exactly zero" in each]

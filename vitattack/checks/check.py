@@ -14,7 +14,8 @@ from vitattack.checks.certificate import CERTIFIED, IMAGES, Certificate, certify
 from vitattack.checks.item import Item
 from vitattack.checks.items import of_attack, of_gradient, of_model
 from vitattack.checks.subject import FEW, Subject
-from vitattack.checks.verdict import Verdict, judge
+from vitattack.checks.verdict import Verdict as Judgement
+from vitattack.checks.verdict import judge
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage, stage
 from vitattack.core.runtime import numerics, resolve_device
@@ -27,7 +28,7 @@ from vitattack.models.lost_gradients import NoGradient
 from vitattack.records import stats
 from vitattack.records.next_command import given_as
 from vitattack.records.result import Result
-from vitattack.records.stats import Accuracy
+from vitattack.records.stats import Accuracy, Verdict
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import NORMS, LpBall
 
@@ -70,7 +71,7 @@ class Checked:
     best: Accuracy  # per-image worst case of auto and all attacks of the checks
     items: tuple[Item, ...]
     certificate: Certificate
-    verdict: Verdict
+    verdict: Judgement
 
     @property
     def line(self) -> str:
@@ -191,7 +192,6 @@ def _of_certificate(subject: Subject, certificate: Certificate) -> Item:
 
 
 def _worst_case(auto: Result, subject: Subject) -> Accuracy:
-    fell = frozenset().union(*subject.everything_broken) - subject.fell_to_auto
-    if not fell:
-        return auto.robust
-    return stats.share(auto.robust.correct - len(fell), auto.robust.n)
+    """The accuracy that is left where every attack within the budget counts, on the few images that it ran on."""
+    own = {record.index: Verdict.of(record) for record in auto.records}
+    return stats.worst_case([own, *(own | verdicts for verdicts in subject.verdicts)])

@@ -13,6 +13,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.evaluation.prepare import Prepared
 from vitattack.models.victim import Victim
 from vitattack.records.result import Result
+from vitattack.records.stats import Verdict
 from vitattack.threats.lp import LpBall
 
 FEW = 32  # correctly classified images that small attacks run on
@@ -48,9 +49,10 @@ class Subject:
         return self._rows_broken(self.result(attack, ball))
 
     @property
-    def everything_broken(self) -> list[frozenset[int]]:
-        """Rows that each attack broke within the checked budget."""
-        return [self._rows_broken(result) for (_, ball), result in self.known.items() if ball == self.ball]
+    def verdicts(self) -> list[dict[int, Verdict]]:
+        """Verdicts of each attack within the checked budget, by row."""
+        known = [result for (_, ball), result in self.known.items() if ball == self.ball]
+        return [{self.rows[r.index]: Verdict.of(r) for r in result.records} for result in known]
 
     def result(self, attack: str, ball: LpBall | None = None) -> Result:
         """The result of an attack on the few, run once."""
