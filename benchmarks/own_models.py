@@ -40,6 +40,8 @@ ROWS = {
     "CLIP zero-shot": f"clip.pt --arch {CLIP}",
     "hostile: auto_map": "hostile/",
     "hostile: adapter": "adapter/",
+    "hostile: a million labels": "labels/",
+    "hostile: ../ in keys": "keys.pth --model-from own.py:MyViT --normalize none",
 }
 
 
@@ -57,6 +59,7 @@ def make_files() -> None:
     state, image = own.state_dict(), torch.rand(1, 3, 32, 32)
     torch.save(state, "own.pth")
     lightning = {f"net.{name}": tensor for name, tensor in state.items()} | {"loss.weight": torch.ones(10)}
+    torch.save({f"../../{name}": tensor for name, tensor in state.items()}, "keys.pth")
     torch.save({"state_dict": lightning, "epoch": 3, "hyper_parameters": {"lr": 0.1}}, "lightning.ckpt")
     torch.jit.trace(own, image).save("traced.pt")
     torch.export.save(torch.export.export(own, (image,)), "exported.pt2")
@@ -86,10 +89,12 @@ def make_folders() -> None:
         cls = getattr(transformers, f"{kind}ForImageClassification")
         cls(cls.config_class(**sizes, num_labels=10)).save_pretrained(name)
         transformers.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(name)
-    for name in ("hostile", "adapter"):
+    for name in ("hostile", "adapter", "labels"):
         shutil.copytree("vit", name)
     config = json.loads(Path("vit/config.json").read_text())
     Path("hostile/config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "own.MyViT"}}))
+    labels = {str(number): f"class {number}" for number in range(1_000_000)}
+    Path("labels/config.json").write_text(json.dumps({**config, "id2label": labels}))
     Path("adapter/adapter_config.json").write_text("{}")
 
 

@@ -90,3 +90,9 @@ def test_the_head_is_that_of_the_texts(tmp_path: Path) -> None:
         assert loaded.victim(x).shape == (2, loaded.victim.num_classes)
         assert loaded.victim.num_classes == (10 if size else 37)
         assert loaded.record["zero_shot"]["prompts"] == (2 if size else 1)
+
+
+def test_a_missing_open_clip_is_named_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitattack.models.architectures.names.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs open_clip, which is not installed: pip install 'vitattack\[clip\]'"):
+        check_model_name("robustvlm/fare4-clip")

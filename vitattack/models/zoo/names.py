@@ -45,6 +45,8 @@ def check_model_name(
         with_texts(known[text], options.arch_kwargs)
         weights_to_fetch(known[text])
         check_buildable(known[text])
+        if takes_texts(known[text]):
+            check_architecture(str(known[text].arch))  # before gigabytes are fetched
         return "zoo"
     if text.startswith("timm:"):
         _refuse_options(text, options)
