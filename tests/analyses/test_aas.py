@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from tests.analyses.quick import SHORT_SEARCH
 from tests.conftest import tiny_vit
+from tests.models.blocks.families import plain_vit, windowed_swin, xcit
 from vitattack.analyses.aas.questions import ScaledBlocks
 from vitattack.analyses.analyze import analyze
 from vitattack.core.errors import UsageError
+from vitattack.models.victim import Victim
 
 
 def test_no_layer_scaled_is_the_inner_attack(toy_images: tuple[Tensor, Tensor], tmp_path: Path) -> None:
@@ -45,3 +48,14 @@ def test_models_without_attention_and_wrong_words_are_refused() -> None:
         analyze("aas-steps", "tiny-vit", inner="pgd")
     with pytest.raises(UsageError, match="from 1 on, each named once"):
         ScaledBlocks(counts=(0,))
+
+
+@pytest.mark.parametrize(
+    ("victim", "layers"), [(plain_vit(), 3), (windowed_swin(), 4), (xcit(), 4)], ids=lambda each: str(each)
+)
+def test_other_families(victim: Victim, layers: int, toy_images: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    x = toy_images[0][:6]
+    with torch.no_grad():
+        y = victim(x).argmax(1)
+    found = analyze("aas-depth", victim, data=(x, y), limit=2, threads=1, out=tmp_path, **SHORT_SEARCH)
+    assert [row["layers"] for row in found.rows] == [f"{layers} ({victim.name})"] * 2

@@ -122,11 +122,11 @@ def _tables(found: Mapping[str, Found], top: int, chance: float) -> list[Table]:
     note = f"columns: models that were attacked; rows: judges; chance: {percent(chance)}"
     paper = read_benchmark("light-table8", check_attacks=False)
     published = [each for each in paper.reference if each.attack != CLEAN]
-    by_model: dict[str, dict[str, str]] = {}
+    by_judge: dict[str, dict[str, str]] = {}
     for each in published:
-        by_model.setdefault(each.model, {})[each.attack] = f"{each.value:.1f}"
-    judges = list(dict.fromkeys(each.attack for each in published))
-    other = side_by_side(f"Published: {paper.source}, {published[0].threat}, in %", "judge", judges, by_model)
+        by_judge.setdefault(each.attack, {})[each.model] = f"{each.value:.1f}"
+    attacked = list(dict.fromkeys(each.model for each in published))
+    other = side_by_side(f"Published: {paper.source}, {published[0].threat}, in %", "model", attacked, by_judge)
     return [side_by_side(title, "judge", keys, columns, [note]), other]
 
 
@@ -145,8 +145,8 @@ def _figures(found: Mapping[str, Found], top: int) -> list[Figure]:
                 tuple(None if a is None else a.high for a in each),
             )
         )
-    title = f"Perturbations of each model, seen as the evaded class (top-{top})"
-    figures: list[Figure] = [Bars(title, "by other models", groups, tuple(series), percent=True)]
+    title = f"Perturbations seen as the evaded class, top-{top}"
+    figures: list[Figure] = [Bars(title, "seen by each judge", groups, tuple(series), percent=True)]
     pictures = [each.pictures for each in found.values()]
     if pictures and pictures[0]:
         columns = ("image", *(f"{name}, {sign}" for name in groups for sign in SIGNS))

@@ -167,8 +167,8 @@ def _pictures(figure: Pictures, panel: Any) -> None:
             axes = grid[y, x]
             if image:
                 axes.imshow(imread(io.BytesIO(base64.b64decode(image)), format="png"), interpolation="nearest")
-            if y == 0 or not figure.rows[0]:
-                axes.set_title(_short(head), fontsize=6)
+            if y == 0:
+                axes.set_title(_short(head).replace(", ", ",\n"), fontsize=6)
             if x == 0 and name:
                 axes.text(-0.08, 0.5, _short(name), transform=axes.transAxes, ha="right", va="center", fontsize=6)
 
