@@ -84,9 +84,14 @@ def command(
         findings.save_plot(plot)
         say(f"wrote {plot}")
 
-    from .output import show
+    from vitattack.report.grid import pieces
 
-    show(findings.tables(), findings.json(), form)
+    from .output import show, terminal_width
+
+    tables = findings.tables()
+    if form == "table":  # columns that do not fit the terminal go below the others
+        tables = [piece for table in tables for piece in ([table] if table.whole else pieces(table, terminal_width()))]
+    show(tables, findings.json(), form)
 
 
 def _found(

@@ -169,18 +169,20 @@ def _tables(found: Sequence[tuple[Maker, Means]], what: str, analysis: MapQuesti
     columns: dict[str, dict[str, str]] = {}
     for maker, means in found:
         for condition in (CLEAN, ATTACKED):
-            cells = {
-                MEASURES[measure]: mean.text()
-                for (label, each, measure), mean in means.items()
-                if label == maker.labels[-1] and each == condition
-            }
-            if cells:
-                columns[maker.probed.name if condition == CLEAN else f"{maker.probed.name}, {ATTACKED}"] = cells
-    keys = [text for text in MEASURES.values() if any(text in column for column in columns.values())]
-    notes = ["means over images ± half of their 95 % intervals"]
-    if any(name.endswith(ATTACKED) for name in columns):
+            for measure in MEASURES:
+                mean = means.get((maker.labels[-1], condition, measure))
+                if mean is not None:
+                    columns.setdefault(measure, {})[f"{maker.probed.name}, {condition}"] = mean.text()
+    columns = {measure: columns[measure] for measure in MEASURES if measure in columns}
+    keys = [f"{maker.probed.name}, {condition}" for maker, _ in found for condition in (CLEAN, ATTACKED)]
+    keys = [key for key in keys if any(key in column for column in columns.values())]
+    notes = [
+        "means over images ± half of their 95 % intervals",
+        "; ".join(f"{measure}: {MEASURES[measure]}" for measure in columns),
+    ]
+    if any(key.endswith(ATTACKED) for key in keys):
         notes.append(f"{ATTACKED}: images the model classifies correctly, after {analysis.attack} on it")
-    tables = [side_by_side(f"{what[:1].upper()}{what[1:]}, last block", "of the map", keys, columns, notes)]
+    tables = [side_by_side(f"{what[:1].upper()}{what[1:]}, last block", "", keys, columns, notes)]
     if any(len(maker.labels) > 1 for maker, _ in found):
         by_block = {
             maker.probed.name: {

@@ -138,7 +138,8 @@ def _tables(found: Sequence[Measured], errors: Mapping[str, Estimate]) -> list[T
         summaries[name]["mCE"] = error.text(1, 100)
     keys = list(dict.fromkeys(key for column in summaries.values() for key in column))
     by_kind = {
-        each.name: {kind: each.of([kind], each.severities).text(1, 100) for kind in each.kinds} for each in found
+        each.name: {kind: f"{100 * each.of([kind], each.severities).value:.1f}" for kind in each.kinds}
+        for each in found
     }
     kinds = list(dict.fromkeys(kind for each in found for kind in each.kinds))
     return [

@@ -148,7 +148,7 @@ def _heat(figure: Heat, panel: Any) -> None:
             bright = image.norm(values[y][x]) > 0.6
             axes.text(x, y, text, ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
     for names, set_ticks in ((figure.columns, axes.set_xticks), (figure.rows, axes.set_yticks)):
-        step = max(1, math.ceil(len(names) / 16))
+        step = max(1, math.ceil(len(names) / 20))
         set_ticks(range(0, len(names), step), [_short(name) for name in names[::step]])
     axes.set_xlabel(figure.column_label)
     axes.set_ylabel(figure.row_label)
