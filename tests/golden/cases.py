@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MODELS = ("tiny-vit", "tiny-vit-standard", "tiny-cnn-standard", "tiny-vit-aas", "tiny-vit-saturated")
-LINF, L2, SPATIAL = "linf:8/255", "l2:0.5", "spatial"
+LINF, L2, L0, SPATIAL = "linf:8/255", "l2:0.5", "l0:20px", "spatial"
 # Budgets that leave some images of the small transformer standing.
-SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", SPATIAL: "spatial:1px,2deg"}
+SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", L0: "l0:4px", SPATIAL: "spatial:1px,2deg"}
 
 # Old text -> new text, wherever it stands as a whole word in an attack text, a model id, an evidence key or an output:
 # "pgd(preset=s003)" -> "pgd(preset=bhojanapalli2021)". Cases and stored records are read through this table.
@@ -131,12 +131,15 @@ QUICK = {
     "autoattack_ref": "autoattack_ref(stages=('apgd-ce',), steps=10)",
     "cw": "cw(steps=3)",
     "cw_l2": "cw_l2(searches=2, steps=12)",
+    "ddn": "ddn(steps=8)",
+    "deepfool": "deepfool(steps=4)",
     "dlr": "dlr(steps=3)",
     "eot": "eot(pgd(steps=2), n=2)",
     "fab": "fab(steps=6)",
     "fab_t": "fab_t(steps=6, targets=2)",
     "fgsm": "fgsm",
     "fgsm_rs": "fgsm_rs",
+    "fmn": "fmn(steps=8)",
     "fp64": "fp64(pgd(steps=3))",
     "gama": "gama(steps=4)",
     "gaussian": "gaussian(tries=3)",
@@ -153,6 +156,7 @@ QUICK = {
     "restarts": "restarts(2, pgd(steps=3))",
     "scale": "scale(0.5, pgd(steps=3))",
     "scale_search": "scale_search(pgd(steps=3), calibration=4)",
+    "sigma_zero": "sigma_zero(steps=40)",
     "spatial": "spatial(shifts=3, angles=5, calibration=4)",
     "spatial_random": "spatial_random(k=3)",
     "square": "square(queries=60)",
@@ -161,7 +165,8 @@ QUICK = {
     "transfer": 'transfer("tiny-vit-standard", pgd(steps=3))',
     "worst": "worst(pgd(steps=3), gama(steps=4))",
 }
-ONLY_L2 = ("cw_l2",)
+ONLY_L2 = ("cw_l2", "ddn")
+ONLY_L0 = ("sigma_zero",)
 ONLY_SPATIAL = ("spatial", "spatial_random")
 NEEDS = {"autoattack_ref": "pyautoattack", "torchattacks": "torchattacks"}
 # Attacks that learn from other images, which a call on bare images has none of.
@@ -326,6 +331,9 @@ def quick() -> Iterator[Case]:
         if name in ONLY_SPATIAL:
             yield Evaluation(f"quick/spatial/{name}", text, SPATIAL)
             continue
+        if name in ONLY_L0:
+            yield Evaluation(f"quick/l0/{name}", text, L0)
+            continue
         if name not in ONLY_L2:
             yield Evaluation(f"quick/linf/{name}", text, LINF, needs=NEEDS.get(name))
         yield Evaluation(f"quick/l2/{name}", text, L2, needs=NEEDS.get(name))
@@ -339,8 +347,9 @@ def crafted() -> Iterator[Case]:
             continue
         text = GIVEN.format("0.3, 0.2") if name == "given" else text
         threats = (SPATIAL,) if name in ONLY_SPATIAL else (L2,) if name in ONLY_L2 else (LINF, L2)
+        threats = (L0,) if name in ONLY_L0 else threats
         for threat in threats:
-            budget = threat if name == "cw_l2" else SMALLER[threat]  # in so few steps it finds nothing nearer
+            budget = threat if name in ONLY_L2 else SMALLER[threat]  # in so few steps it finds nothing nearer
             yield Crafting(f"craft/{threat.partition(':')[0]}/{name}", text, budget, NEEDS.get(name))
     for name, text in AROUND_SPATIAL.items():
         yield Crafting(f"craft/spatial/{name}", text, SMALLER[SPATIAL])

@@ -97,7 +97,11 @@ BUILT_IN = {
     "foreign.torchattacks": ("torchattacks",),
     "gradient.variants": ("cw", "dlr", "fgsm", "fgsm_rs", "gama", "md", "mifpe", "mim", "pgd", "pma"),
     "minimum_norm.cw_l2": ("cw_l2",),
+    "minimum_norm.ddn": ("ddn",),
+    "minimum_norm.deepfool": ("deepfool",),
     "minimum_norm.fab": ("fab", "fab_t"),
+    "minimum_norm.fmn": ("fmn",),
+    "minimum_norm.sigma_zero": ("sigma_zero",),
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
 }

@@ -1,0 +1,157 @@
+"""DDN, FMN, sigma-zero and DeepFool on linear victims, where the smallest perturbation is known in every norm, box included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.attacks.minimum_norm.test_min_norm import run, smallest
+from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
+from vitattack.attacks import attack_text
+from vitattack.attacks.price import PriceQuery
+from vitattack.core.errors import UsageError
+from vitattack.models.passes import counting_passes
+from vitattack.models.victim import Victim
+from vitattack.threats.lp import LpBall
+from vitattack.threats.sparse import L0Ball, L1Ball
+
+N = 4
+WIDE = {
+    "linf": LpBall("linf", 1.0),
+    "l2": LpBall("l2", 50.0),
+    "l1": L1Ball("l1", 100.0),
+    "l0": L0Ball("l0", 192.0, "features"),
+    "l0px": L0Ball("l0", 64.0, "px"),
+}
+CASES = [
+    ("ddn(steps=400, gamma=0.02, stop=never)", "l2", 1.01),
+    ("fmn(steps=300, stop=never)", "linf", 1.01),
+    ("fmn(steps=300, stop=never)", "l2", 1.01),
+    ("fmn(steps=300, stop=never)", "l1", 1.05),
+    ("fmn(steps=300, stop=never)", "l0", 1.0),
+    ("fmn(steps=300, stop=never)", "l0px", 1.0),
+    ("sigma_zero(steps=300, stop=never)", "l0", 1.0),
+    ("sigma_zero(steps=300, stop=never)", "l0px", 1.0),
+]
+
+
+def boxed() -> tuple[Victim, Tensor, Tensor, Tensor]:
+    """A linear victim, images of which a third of the pixels has hardly any room, the leads and the slope."""
+    victim, slope = linear_victim(gap=1.0)
+    x, _ = batch(N)
+    up = slope.view(1, 3, 8, 8) > 0
+    stuck = torch.rand(x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype) < 0.3
+    x = torch.where(stuck, torch.where(up, 0.998, 0.002), x)
+    with torch.no_grad():
+        victim.model.bias[1] += float((victim(x)[:, 0] - victim(x)[:, 1]).min()) - 1.0  # type: ignore[union-attr, index, operator]
+        lead = victim(x)[:, 0] - victim(x)[:, 1]
+    return victim, x, lead, slope
+
+
+def fewest(gains: Tensor, gap: float) -> float:
+    """How many of these gains close the gap, the largest first."""
+    return float((gains.sort(descending=True).values.cumsum(0) < gap).sum() + 1)
+
+
+def least(x: Tensor, slope: Tensor, gap: float, norm: str) -> float:
+    """The size of the smallest perturbation inside the box."""
+    room = torch.where(slope > 0, 1 - x, x)
+    gains = room * slope.abs()
+    if norm == "l0":
+        return fewest(gains, gap)
+    if norm == "l0px":
+        return fewest(gains.view(3, -1).sum(0), gap)
+    if norm != "l1":
+        return float(smallest(x, slope, gap, norm))
+    order = slope.abs().argsort(descending=True)
+    spent = 0.0
+    for place in order:  # the steepest pixels first, each as far as it goes
+        length = min(float(room[place]), gap / float(slope[place].abs()))
+        spent, gap = spent + length, gap - length * float(slope[place].abs())
+        if gap <= 1e-15:
+            break
+    return spent
+
+
+@pytest.mark.parametrize(("text", "norm", "factor"), CASES, ids=lambda value: str(value).partition("(")[0])
+def test_the_smallest_perturbation_in_the_box_is_found(text: str, norm: str, factor: float) -> None:
+    victim, x, lead, slope = boxed()
+    best = torch.tensor([least(row, slope, float(gap), norm) for row, gap in zip(x.flatten(1), lead, strict=True)])
+    x_adv, evidence = run(text, victim, WIDE[norm], x)
+    distance = evidence["distance"]
+    assert evidence["fooled"].all() and WIDE[norm].allows(x, x_adv).all()
+    assert torch.allclose(WIDE[norm].size(x, x_adv), distance)
+    more = 1 if "sigma" in text else 0  # its threshold may keep one that is not needed
+    assert (distance >= best * (1 - 1e-6)).all() and (distance <= best * factor + more).all(), distance / best
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_deepfool_crosses_the_nearest_of_several_linear_boundaries_in_one_step(norm: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 6)).double()
+    victim = Victim(model, name="linear", num_classes=6, input_size=8).double().eval()
+    x = torch.full((3, 3, 8, 8), 0.5, dtype=torch.double) + 0.1 * torch.rand(3, 3, 8, 8, dtype=torch.double)
+    logits, weight = victim(x).detach(), model[1].weight.detach()
+    y = logits.argmax(1)
+    slopes = weight[None] - weight[y][:, None]
+    dual = slopes.abs().sum(2) if norm == "linf" else slopes.norm(dim=2)
+    gaps = logits.gather(1, y[:, None]) - logits
+    nearest = torch.where(gaps > 0, gaps / dual.clamp_min(1e-12), torch.inf).amin(1)
+    _, evidence = run("deepfool", victim, WIDE[norm], x, y)
+    assert torch.allclose(evidence["distance"], 1.02 * (nearest + 1e-4), rtol=1e-6)
+    assert evidence["forwards"].tolist() == [2, 2, 2] and evidence["backwards"].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "norm"),
+    [("ddn(steps=7)", "l2"), ("fmn(steps=7)", "linf"), ("sigma_zero(steps=7)", "l0"), ("deepfool(steps=3)", "linf")],
+)
+def test_passes_are_those_of_the_price_where_nothing_falls(text: str, norm: str) -> None:
+    victim, x = tiny_vit(), toy_pictures(5)
+    ball = {"l2": LpBall("l2", 1e-4), "linf": LpBall("linf", 1e-6), "l0": L0Ball("l0", 0.0, "px")}[norm]
+    price = attack_text.build(text, ball).price(PriceQuery(10, ball)).victim
+    with counting_passes(victim) as passes:
+        _, evidence = run(text, victim, ball, x, victim(x).argmax(1))
+    forwards, backwards = evidence["forwards"], evidence["backwards"]
+    assert (forwards <= price.forwards).all() and (backwards <= price.backwards).all()
+    if text != "deepfool(steps=3)":  # which leaves with a success of any size
+        assert (forwards == price.forwards).all() and (backwards == price.backwards).all()
+    assert passes.forwards >= forwards.max() and passes.backwards >= backwards.max()
+
+
+def test_a_sample_leaves_with_its_first_success_within_the_budget() -> None:
+    victim, x, _, _ = boxed()
+    _, quick = run("fmn(steps=100)", victim, WIDE["l2"], x)
+    _, whole = run("fmn(steps=100, stop=never)", victim, WIDE["l2"], x)
+    assert quick["fooled"].all() and (quick["forwards"] < whole["forwards"]).all()
+    assert (whole["distance"] <= quick["distance"]).all()
+
+
+def test_a_flat_model_is_left_alone() -> None:
+    class Flat(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 0 * x.flatten(1)[:, :3] + torch.tensor([1.0, 0.0, 0.0])
+
+    victim = Victim(Flat(), name="flat", num_classes=3, input_size=32).eval()
+    x = toy_pictures(3)
+    for text, norm in (("ddn(steps=5)", "l2"), ("fmn(steps=5)", "linf"), ("deepfool(steps=3)", "l2")):
+        x_adv, evidence = run(text, victim, WIDE[norm], x)
+        assert torch.equal(x_adv, x) and not evidence["fooled"].any() and evidence["distance"].isinf().all()
+
+
+@pytest.mark.parametrize(
+    ("text", "norm", "message"),
+    [
+        ("ddn(steps=0)", "l2", "at least 1 step"),
+        ("ddn(gamma=1)", "l2", "gamma between 0 and 1"),
+        ("fmn(alpha=0)", "l1", "positive alpha"),
+        ("sigma_zero(sigma=0)", "l0", "positive sigma"),
+        ("deepfool(classes=1)", "l2", "2 classes"),
+        ("ddn", "linf", "l2"),
+        ("sigma_zero", "l1", "l0"),
+    ],
+)
+def test_wrong_settings_are_refused(text: str, norm: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attack_text.build(text, WIDE[norm])
