@@ -131,7 +131,7 @@ QUICK = {
     "autoattack_ref": "autoattack_ref(stages=('apgd-ce',), steps=10)",
     "cw": "cw(steps=3)",
     "cw_l2": "cw_l2(searches=2, steps=12)",
-    "ddn": "ddn(steps=8)",
+    "ddn": "ddn(steps=8, start=0.3)",
     "deepfool": "deepfool(steps=4)",
     "dlr": "dlr(steps=3)",
     "eot": "eot(pgd(steps=2), n=2)",
