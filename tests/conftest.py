@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Threads that wait for each other sleep: tests run side by side, and spinning would take the cores from the others.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # read when torch is imported
 import torch
 from torch import Tensor, nn
 

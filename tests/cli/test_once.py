@@ -38,12 +38,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_one_evaluation_derives_everything_once(calls: Calls, tmp_path: Path, stored: bool) -> None:
-    evaluation = evaluate("tiny-vit", "auto", limit=2, threads=1, out=tmp_path if stored else None)
+    evaluation = evaluate("tiny-vit", "auto(passes=150)", limit=2, threads=1, out=tmp_path if stored else None)
     evaluation.json()
     assert evaluation.worst_case == evaluation.results[0].robust
     assert calls == {"parse_syntax": 1, "worst_case": 1, "auto_report": 1}
 
 
 def test_the_command_parses_its_attack_once(here: Here, calls: Calls) -> None:
-    assert here("eval", "tiny-vit", "auto", "--limit", "2", "--threads", "1", "--quiet").returncode == 0
+    assert here("eval", "tiny-vit", "auto(passes=150)", "--limit", "2", "--threads", "1", "--quiet").returncode == 0
     assert calls == {"parse_syntax": 1, "worst_case": 1, "auto_report": 1}

@@ -55,10 +55,10 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Seen:
     [
         ("pgd(steps=2)", "fgsm"),
         ("auto(passes=150)",),
-        ("auto", "--limit", "3"),
+        ("auto(steps=2, k=2, long=4)", "--limit", "1"),
         ("autoattack(steps=3, queries=5)", "--limit", "2"),
         ("worst(random, pgd(steps=2))", "--threat", "linf:1/255,2/255"),
-        ("aas+pgd(steps=2)", "pgd(steps=2)"),
+        ("aas(pgd(steps=2), steps=1, restarts=1, calibration=4)", "pgd(steps=2)"),
         ("spatial", "--threat", "spatial:1px,1deg", "--limit", "1"),
         ("perceptual(pgd(steps=2), lpips=False)", "perceptual(fgsm, lpips=False)"),
         ("worst(fgsm, square(queries=20))", "--precision", "fp32"),

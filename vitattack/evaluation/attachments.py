@@ -6,7 +6,6 @@ Those that are known here are made in rooms above this one, which are imported o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from vitattack.core.registry import Registry
@@ -38,8 +37,7 @@ def with_attachments(occasion: Occasion, names: Iterable[str]) -> Result:
         return result
     if result.folder is not None:
         keep_sections(result.folder, made)
-    doubts = tuple(doubt for section in made for doubt in section.doubts)
-    return replace(result, sections=(*result.sections, *made), doubts=(*result.doubts, *doubts))
+    return result.with_sections(made)
 
 
 def attached(result: Result) -> tuple[Section, ...]:

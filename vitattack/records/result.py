@@ -60,6 +60,13 @@ class Result(Shown):
         vars(copy).update(vars(self), folder=None)
         return copy
 
+    def with_sections(self, sections: Sequence[Section]) -> Result:
+        """A copy with more sections and their doubts, and with everything computed so far."""
+        copy = replace(self)
+        doubts = tuple(doubt for section in sections for doubt in section.doubts)
+        vars(copy).update(vars(self), sections=(*self.sections, *sections), doubts=(*self.doubts, *doubts))
+        return copy
+
     def packed(self) -> Result:
         """A copy that holds its records as columns; its numbers are computed before, while they are objects."""
         if isinstance(self.records, PackedRecords):
