@@ -124,11 +124,12 @@ def stages(shares: tuple[str, ...], backbones: tuple[str, ...], seeds: tuple[int
             base = [Cell(backbone, seed, "none", "", "", "")] if seed == seeds[0] else []
             joint = [Cell(backbone, seed, "TORA", share, "joint", "") for share in shares]
             heads = [replace(cell, head=head) for cell in joint for head in ("acc", "rob")]
-            rivals = [
-                replace(cell, method=name) for name in METHODS if name != "TORA" for cell in (joint[0], joint[-1])
-            ]
-            yield _under(FAST, [*base, *joint, *rivals, *heads])
-            later.append(_under(("auto",), [*base, joint[0], joint[-1], *rivals, *joint[1:-1]]))
+            ends = (joint[-1], joint[0])
+            rivals = [replace(cell, method=name) for cell in ends for name in METHODS if name != "TORA"]
+            outer = [cell for cell in heads if cell.share in (shares[0], shares[-1])]
+            inner = [cell for cell in heads if cell not in outer]
+            yield _under(FAST, [*base, *joint, *outer, *rivals, *inner])
+            later.append(_under(("auto",), [*base, *ends, *rivals, *joint[1:-1]]))
         yield from later
     for seed in seeds:
         for backbone in backbones:
