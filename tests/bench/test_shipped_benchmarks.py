@@ -51,7 +51,7 @@ def test_the_papers_are_there():
         *(f"vit-vs-wrn-table{n}" for n in (2, 3, 4, 5)),
         *(f"vit-vs-wrn-table{n}-{t}" for n in (1, 6) for t in ("cifar10-linf", "cifar10-l2", "cifar100")),
         *(f"bhojanapalli-{part}" for part in ("figure3", "spatial", "table2", "table4", "table5")),
-        *(f"bhojanapalli-table3-{part}" for part in ("clean", "a", "r", "cue-conflict")),
+        *(f"bhojanapalli-table3-{part}" for part in ("clean", "a", "c", "r", "cue-conflict")),
         *(f"tora-table{n}{part}" for n in (1, 2, 3) for part in ("", "-a", "-r")),
         *("robustbench-imagenet", "robustbench-cifar10", "robustbench-cifar100"),
         *("demo", "masking", "transfer", "spatial", "clip-zeroshot"),

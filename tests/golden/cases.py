@@ -276,6 +276,7 @@ BENCHES = (
     "bhojanapalli-spatial",
     "bhojanapalli-table2",
     "bhojanapalli-table3-a",
+    "bhojanapalli-table3-c",
     "bhojanapalli-table3-clean",
     "bhojanapalli-table3-cue-conflict",
     "bhojanapalli-table3-r",

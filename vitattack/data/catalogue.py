@@ -48,6 +48,20 @@ def _cifar_c(num_classes: int, record: str) -> LocalSet:
     )
 
 
+def _all_of_imagenet_c(count: int, kinds: tuple[str, ...]) -> LocalSet:
+    places = [(each, f"{kind}/{each}") for kind, names in _KINDS.items() for each in names if each in kinds]
+    return LocalSet(
+        f"ImageNet-C, {len(kinds)} corruptions in five severities at once: accuracy on it is acc-{count}",
+        ("imagenet-c", "ImageNet-C"),
+        "zenodo.org/records/2235448 (blur, digital, extra, noise, weather.tar)",
+        1000,
+        50_000 * count,
+        openers.all_of_imagenet_c(places),
+        of_imagenet=True,
+        transform="crop224",
+    )
+
+
 def _edm(classes: int, millions: int, files: tuple[str, ...]) -> HubArrays:
     summary = f"{millions} million generated CIFAR-{classes} images (EDM, Wang et al. 2023)"
     paths = tuple(f"cifar{classes}/{file}.npz" for file in files)
@@ -122,6 +136,8 @@ _BUILT_IN: dict[str, DataEntry] = {
         parts={each: (each, f"{kind}/{each}") for kind, names in _KINDS.items() for each in names},
         transform="crop224",  # the images are 224 px as stored: scaling them changes the ranking of models
     ),
+    "imagenet-c-75": _all_of_imagenet_c(75, CORRUPTIONS),
+    "imagenet-c-95": _all_of_imagenet_c(95, (*CORRUPTIONS, *EXTRA_CORRUPTIONS)),
     "imagenet-a": _restricted(
         "imagenet-a",
         "a",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitattack.data.entry import OpenedSet, Source, check_count
@@ -28,6 +28,17 @@ def imagenet_c(path: Path, part: str, transform: str) -> OpenedSet:
     from vitattack.data.imagenet.validation import open_validation_images
 
     return OpenedSet(open_validation_images(path / part.partition("/")[2], transform))
+
+
+def all_of_imagenet_c(places: Sequence[Sequence[str]]) -> Opener:
+    """All severities of some corruptions of ImageNet-C, each at the first of its places that exists."""
+
+    def open_all(path: Path, part: str, transform: str) -> OpenedSet:
+        from vitattack.data.imagenet import all_corruptions
+
+        return all_corruptions.open_all(path, transform, places)
+
+    return open_all
 
 
 def imagenet_subset(name: str, kind: str, rows: int) -> Opener:

@@ -51,6 +51,26 @@ def test_every_corruption_of_imagenet_c_in_either_folder_layout(tmp_path: Path) 
     assert given.text == "imagenet-c/fog/4@resize8x8[:1]" and given.protocol["transform_from"] == "given"
 
 
+def test_all_corruptions_of_imagenet_c_are_one_set_whose_first_rows_are_of_all_alike(tmp_path: Path) -> None:
+    for at, kind in enumerate((*CORRUPTIONS, *EXTRA_CORRUPTIONS)):
+        for severity in range(1, 6):
+            put(
+                tmp_path / "imagenet-c" / kind / str(severity) / "n01751748" / val(1),
+                encoded((10 * at, severity, 0), (224, 224)),
+            )
+    data = load_data("imagenet-c-75[:75]", data_dir=tmp_path)
+    x, y = data.read(data.rows)
+    assert (x[:, 0, 0, 0] * 255).round().int().tolist() == [10 * at for at in range(15) for _ in range(5)]
+    assert (x[:, 1, 0, 0] * 255).round().int().tolist() == [1, 2, 3, 4, 5] * 15 and set(y.tolist()) == {65}
+    assert (
+        len(data.source) == 3_750_000 and data.digest() != load_data("imagenet-c-75[:74]", data_dir=tmp_path).digest()
+    )
+    assert len(load_data("imagenet-c-95[:95]", data_dir=tmp_path)) == 95
+    (tmp_path / "imagenet-c" / "spatter").rename(tmp_path / "gone")
+    with pytest.raises(UsageError, match="has no spatter: get it from zenodo"):
+        load_data("imagenet-c-95[:95]", data_dir=tmp_path)
+
+
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(("name", "kind"), [("imagenet-a", "a"), ("imagenet-r", "r")])
 @pytest.mark.parametrize("packed", [False, True])

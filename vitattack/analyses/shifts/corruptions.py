@@ -15,6 +15,7 @@ from vitattack.analyses.findings import Findings, Row
 from vitattack.analyses.intervals import Estimate
 from vitattack.analyses.run import AnalysisRun, Model
 from vitattack.analyses.shifts.means import GROUPS, Right, corruption_error, mean_accuracy, share_of_images
+from vitattack.analyses.shifts.published import published_table, reported_table
 from vitattack.analyses.shifts.questions import Corruptions
 from vitattack.analyses.shifts.sets import Corruption
 from vitattack.analyses.tables import side_by_side
@@ -75,7 +76,13 @@ def corruptions(analysis: Corruptions, run: AnalysisRun) -> Findings:
         if error is not None:
             errors[name] = error
     rows = [row for each in found for row in _rows(each, errors.get(each.name))]
-    return run.findings(rows, _tables(found, errors), _figures(found), _remarks(found, made_here=not sets))
+    tables = _tables(found, errors)
+    if sets and sets[0].text.startswith("imagenet-c/"):
+        tables += [
+            published_table("Published acc-95", ["bhojanapalli-table3-c"]),
+            reported_table("Published mCE", "mce"),
+        ]
+    return run.findings(rows, tables, _figures(found), _remarks(found, made_here=not sets))
 
 
 def _made(analysis: Corruptions, run: AnalysisRun, model: Model) -> tuple[np.ndarray | None, Right]:

@@ -27,3 +27,9 @@ def reported(model: Model, metric: str) -> str:
     entry = zoo_entries().get(model) if isinstance(model, str) else None
     found = [each for each in entry.reported if each.metric == metric] if entry else []
     return f"{found[0].value:.1f}" if found else ""
+
+
+def reported_table(title: str, metric: str) -> Table:
+    """What the zoo reports of a metric, a row for each model."""
+    found = [(entry.id, each) for entry in zoo_entries().values() for each in entry.reported if each.metric == metric]
+    return Table(title, ("model", "%", "source"), [(id_, f"{each.value:.1f}", each.source) for id_, each in found])
