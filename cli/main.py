@@ -20,6 +20,7 @@ from .terminal import buffer_output, say, write
 COMMANDS = {
     "eval": "Attack a model and print clean and robust accuracy with intervals.",
     "check": "Check whether a model is as robust as claimed, and whether the attack could tell.",
+    "curve": "Print robust accuracy against the budget from one run of minimum-norm attacks.",
     "compare": "Compare models, attacks or stores on the same images, with paired tests.",
     "verify": "Judge adversarial examples made elsewhere, and merge them into a stored worst case.",
     "runs": "List, show, export, verify, merge or delete what a store holds.",

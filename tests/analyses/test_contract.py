@@ -20,7 +20,16 @@ from vitattack.report.analyses import analysis_description
 
 OF_MODELS = [name for name in ANALYSES.in_order if not ANALYSES[name].from_store and not ANALYSES[name].data]
 # These are runs of `evaluate`, whose batches have tests of their own; its doubts look at a few images more.
-OF_EVALUATIONS = {"pgd-steps", "eps-sweep", "softmax-gaps", "scaled-blocks", "aas-depth", "aas-steps", "aas-eps"}
+OF_EVALUATIONS = {
+    "pgd-steps",
+    "eps-sweep",
+    "curve",
+    "softmax-gaps",
+    "scaled-blocks",
+    "aas-depth",
+    "aas-steps",
+    "aas-eps",
+}
 
 
 def test_every_analysis_is_described_and_has_quick_words() -> None:

@@ -15,6 +15,7 @@ BUILT_IN = {
     "convergence": "strength.questions:Convergence",
     "pgd-steps": "strength.questions:PgdSteps",
     "eps-sweep": "strength.questions:EpsSweep",
+    "curve": "strength.questions:Curve",
     "semantic": "meaning.questions:Semantic",
     "features": "meaning.questions:Features",
     "lesion": "inside.questions:Lesion",

@@ -31,6 +31,7 @@ from vitattack.evaluation.setup import Setup
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo.file_options import FileOptions
 from vitattack.records.result import Evaluation
+from vitattack.text.syntax import AttackSource, AttackSyntax
 from vitattack.threats.base import Threat, parse_threats
 from vitattack.threats.lp import LpBall
 
@@ -124,11 +125,11 @@ class AnalysisRun:
         return prepared
 
     def evaluate(
-        self, model: Model, attacks: str | Sequence[str], threat: str | None = None, **changes: Any
+        self, model: Model, attacks: AttackSource | Sequence[AttackSource], threat: str | None = None, **changes: Any
     ) -> Evaluation:
         """Attacks on a model under the budgets of the run or others: the very runs, keys and files of `vitattack eval`."""
         setup = replace(self.setup_of(model), **changes)
-        listed = list(attacks) if not isinstance(attacks, str) else [attacks]
+        listed = [attacks] if isinstance(attacks, str | AttackSyntax) else list(attacks)
         found = evaluate(model, listed, threat=threat or self.threat, setup=setup, listener=self._listener)
         self._read(found.inputs)
         self._seen(found.job.data, found.n)

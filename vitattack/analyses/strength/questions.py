@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from vitattack.analyses.base import Analysis, at_least
 from vitattack.core.errors import UsageError
@@ -26,6 +26,27 @@ class EpsSweep(Analysis):
     def __post_init__(self) -> None:
         if not self.attack:
             raise UsageError("attack= names no attack: write attack=pgd")
+
+
+@dataclass(frozen=True)
+class Curve(Analysis):
+    """Robust accuracy at every budget of a norm, from the smallest perturbations that one run finds.
+
+    Attacks that minimise the norm run once; an image is robust at a budget if none of them found it a smaller perturbation that
+    fools the plain model. Several attacks are also compared: the median they found, and AttackBench's optimality.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.strength.curve:curve"
+    paper: ClassVar[str] = "AttackBench (Cina et al., AAAI 2025)"
+    images: ClassVar[int | None] = 100
+
+    norm: Literal["linf", "l2", "l1", "l0"] = "l2"
+    attacks: tuple[str, ...] = ("fmn",)
+    at: tuple[str, ...] = ()  # budgets to show; without any, usual ones of the norm
+
+    def __post_init__(self) -> None:
+        if not self.attacks:
+            raise UsageError("attacks= names none: write attacks=fmn,ddn")
 
 
 @dataclass(frozen=True)
