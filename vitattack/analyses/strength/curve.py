@@ -77,9 +77,11 @@ def curve(analysis: Curve, run: AnalysisRun) -> Findings:
         left = sum(map(math.isinf, best.sizes))
         if left:
             remarks.append(f"{name}: no attack fooled it on {left} of {len(best.sizes)} images at any distance")
-    title = f"Robust accuracy against eps ({analysis.norm}), smallest perturbation of {', '.join(analysis.attacks)}"
+    title = "Robust accuracy from the smallest perturbations"
     keys = [_eps(analysis.norm, eps) for eps in sorted(set(budgets))]
-    shown = side_by_side(f"{title}, in % with 95 % intervals", f"eps ({analysis.norm})", keys, columns)
+    shown = side_by_side(
+        f"{title} of {', '.join(analysis.attacks)}, in % with 95 % intervals", f"eps ({analysis.norm})", keys, columns
+    )
     figure = Curves(title, f"eps ({analysis.norm})", "accuracy", tuple(series), percent=True)
     return run.findings(rows, [shown, *tables], [figure], remarks)
 
