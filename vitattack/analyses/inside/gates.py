@@ -34,11 +34,10 @@ Differences = Mapping[tuple[int, str], Mean]  # by block and measure
 def gate_maps(analysis: Gates, run: AnalysisRun) -> Findings:
     """Measure the maps of both adapters of every model, and their differences image by image."""
     opened = [(probed, gated(probed)) for probed in open_all(run)]
-    makers = [_maker(probed, model, side) for probed, model in opened for side in ADAPTERS]
+    shown = {(probed.name, side): _shown(probed.name, side, len(opened)) for probed, _ in opened for side in ADAPTERS}
+    makers = [_maker(probed, model, side, shown[probed.name, side]) for probed, model in opened for side in ADAPTERS]
     found = map_findings(analysis, run, makers, "weight in the gates")
-    names = {
-        f"{probed.name}, {adapter}": (probed.name, adapter) for probed, _ in opened for adapter in ADAPTERS.values()
-    }
+    names = {text: (name, ADAPTERS[side]) for (name, side), text in shown.items()}
     rows: list[Row] = []
     for row in found.rows:
         name, adapter = names[str(row["model"])]
@@ -95,7 +94,11 @@ def accuracy_gates(victim: Victim, model: ToraViT, x: Tensor) -> list[Tensor]:
     return found
 
 
-def _maker(probed: Probed, model: ToraViT, side: str) -> Maker:
+def _shown(name: str, side: str, models: int) -> str:
+    return ADAPTERS[side] if models == 1 else f"{name}, {ADAPTERS[side]}"
+
+
+def _maker(probed: Probed, model: ToraViT, side: str, shown: str) -> Maker:
     victim = probed.prepared.victim
 
     def make(x: Tensor) -> list[Tensor]:
@@ -103,8 +106,7 @@ def _maker(probed: Probed, model: ToraViT, side: str) -> Maker:
         return maps if side == "acc" else [1 - each for each in maps]
 
     labels = tuple(map(str, range(len(model.layers))))
-    named = probed._replace(name=f"{probed.name}, {ADAPTERS[side]}")
-    return Maker(named, labels, side, make, True, {"adapter": side})
+    return Maker(probed._replace(name=shown), labels, side, make, True, {"adapter": side})
 
 
 def _differences(analysis: Gates, run: AnalysisRun, probed: Probed, model: ToraViT) -> Differences:
