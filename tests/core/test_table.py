@@ -70,3 +70,10 @@ def test_latex_holds_no_command_of_the_text() -> None:
     text = table().latex()
     assert "\\input" not in text and "\\textbackslash{}input" in text
     assert "\\$x\\$ \\%" in text
+
+
+def test_the_last_column_is_cut_at_a_word_and_never_to_nothing() -> None:
+    lines = Table("t", ("name", "what it does"), [("a", "one two three four five six"), ("b", "short")], left=2)
+    cut = lines.narrowed(5)
+    assert cut.rows == [("a", "one two three four …"), ("b", "short")]
+    assert lines.narrowed(0) is lines and lines.narrowed(20) is lines

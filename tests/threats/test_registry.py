@@ -26,6 +26,17 @@ def test_its_text_names_it_again(kind: str) -> None:
 
 
 @every_threat
+def test_capitals_do_not_matter(kind: str) -> None:
+    example = THREATS[kind].example
+    head, colon, rest = example.partition(":")
+    assert (
+        parse_threat(head.capitalize() + colon + rest)
+        == parse_threat(example)
+        == parse_threats(head.upper() + colon + rest)[0]
+    )
+
+
+@every_threat
 def test_the_clean_image_is_allowed_and_has_no_size(kind: str) -> None:
     threat = parse_threat(THREATS[kind].example)
     assert threat.allows(X, X).tolist() == [True] * 4 and threat.size(X, X).tolist() == [0.0] * 4

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
+NARROWEST = 20  # characters of a column that is cut
 WIDEST_IN_ONE_COLUMN = 6  # columns of a table that a paper's column takes
+
+
+def in_width(text: str, width: int) -> str:
+    """The text, cut at a word where it is longer."""
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 2].rsplit(' ', 1)[0].rstrip(',:; ')} …"
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default=())
     left: int = 1
+    line_each: bool = False  # on screens a row takes one line: the last column is cut where the terminal ends
     whole: bool = False  # the first column is something to copy: it is never broken
     groups: Sequence[tuple[str, str]] = ()  # of each column that is not left, a head over several and its own head
     best: frozenset[tuple[int, int]] = frozenset()  # cells to stand out, by row and column
@@ -61,6 +70,13 @@ class Table:
             styles = ("bold" if (at, to) in self.best else "" for to in range(len(row)))
             table.add_row(*(Text(on_terminal(cell), style) for cell, style in zip(row, styles, strict=True)))
         return table
+
+    def narrowed(self, excess: int) -> Table:
+        """The table with so many characters less in its last column; as it is where that would leave almost nothing."""
+        width = max(len(row[-1]) for row in (self.columns, *self.rows)) - excess
+        if excess <= 0 or width < NARROWEST:
+            return self
+        return replace(self, rows=[(*row[:-1], in_width(row[-1], width)) for row in self.rows])
 
     def stacked(self) -> str:
         """Where the lines are too long: the first cell of a row on one line, what the others say below it."""

@@ -102,6 +102,8 @@ def read_request(text: str, limit: int | None = None) -> DataRequest:
     written = transform if at else None
     if full in PROTOCOLS:
         return DataRequest(text, "protocol", full, "", written, rows)
+    if head not in DATA_SETS and (of_path := _kind_of_path(full)) is not None:
+        return _path_request(text, of_path, name, rows)
     if head not in DATA_SETS:
         known = [
             *DATA_SETS,
@@ -113,6 +115,13 @@ def read_request(text: str, limit: int | None = None) -> DataRequest:
         ]
         raise UsageError(did_you_mean("data set", full, known, DATA_SETS.renamed))
     return DataRequest(text, "set", head, part, written, rows)
+
+
+def _kind_of_path(path: str) -> Kind | None:
+    """What a path that exists is: an .npz file or a folder; None for anything else."""
+    if path.endswith(".npz") and Path(path).is_file():
+        return NPZ
+    return FOLDER if Path(path).is_dir() else None
 
 
 def check_data(

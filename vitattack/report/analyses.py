@@ -15,8 +15,8 @@ def analyses_table() -> tuple[Table, list[dict[str, Any]]]:
     known = {name: ANALYSES[name] for name in ANALYSES.in_order}
     rows = [(name, kind.summary(), kind.paper) for name, kind in known.items()]
     content = [{"name": name, "summary": summary, "paper": paper} for name, summary, paper in rows]
-    notes = ("vitattack analyze info NAME lists the parameters of one.",)
-    return Table("Analyses", ("name", "measures", "paper"), rows, notes, left=3), content
+    notes = ("vitattack analyze info NAME: one of them whole, with its paper and parameters.",)
+    return Table("Analyses", ("name", "measures"), [row[:2] for row in rows], notes, left=2, line_each=True), content
 
 
 def analysis_description(name: str) -> tuple[Table, dict[str, Any]]:

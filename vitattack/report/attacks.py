@@ -44,7 +44,7 @@ def attacks_table() -> tuple[Table, list[dict[str, Any]]]:
                 name,
                 "-" if cost is None else f"{cost[0]} + {cost[1]}",
                 "all" if entry.threats is None else " ".join(entry.kinds),
-                f"{entry.summary} {entry.paper}.",
+                entry.summary,
             )
         )
         forwards, backwards = cost or (None, None)
@@ -61,9 +61,10 @@ def attacks_table() -> tuple[Table, list[dict[str, Any]]]:
     notes = [
         "fwd + bwd: passes per robust sample with the defaults, at 10 classes; - for attacks that hold others "
         "(theirs is the price of what they hold) and for those through attention",
-        "one of them with its options: vitattack attacks info NAME",
+        "one of them with its options and its paper: vitattack attacks info NAME; all in full: --format md",
     ]
-    return Table("attacks", ("name", "fwd + bwd", "for", "what it does, and its paper"), rows, notes, left=4), content
+    columns = ("name", "fwd + bwd", "for", "what it does")
+    return Table("attacks", columns, rows, notes, left=4, line_each=True), content
 
 
 def attack_description(name: str) -> tuple[Table, dict[str, Any]]:

@@ -24,7 +24,7 @@ def recipes_table() -> tuple[Table, dict[str, Any]]:
         phases = load_courses(name)[0].phases
         rows.append((name, " + ".join(str(phase.epochs) for phase in phases), phases[0].summary))
         recipes.append({**phases[0].json(), "name": name})
-    table = Table("recipes", ("recipe", "epochs", "what it does"), rows, left=3)
+    table = Table("recipes", ("recipe", "epochs", "what it does"), rows, left=3, line_each=True)
     return table, {"schema": 1, "recipes": recipes}
 
 

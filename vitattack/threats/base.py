@@ -53,8 +53,8 @@ THREATS.add_lazily(
 def parse_threat(text: str) -> Threat:
     """The threat of a text: `linf:8/255`, `l2:0.5`, `l1:12`, `l0:20px`, `spatial`, `spatial:16px,30deg`."""
     kind, colon, rest = text.strip().partition(":")
-    if kind in THREATS:
-        return THREATS[kind].parse(rest)
+    if kind.lower() in THREATS:
+        return THREATS[kind.lower()].parse(rest)
     if colon:
         raise UsageError(did_you_mean("threat", kind, THREATS))
     budget = kind or "8/255"
@@ -63,7 +63,7 @@ def parse_threat(text: str) -> Threat:
 
 def parse_threats(text: str) -> tuple[Threat, ...]:
     """One threat for each budget of `linf:1/255,2/255,4/255`; a budget without a norm takes the one before it."""
-    kind = text.strip().partition(":")[0]
+    kind = text.strip().partition(":")[0].lower()
     if kind in THREATS and not THREATS[kind].listed:
         return (parse_threat(text),)
     threats: list[Threat] = []
