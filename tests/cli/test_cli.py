@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.cli.conftest import Here
+from tests.cli.forked_command import Forked, fork
 from tests.cli.long_run import RUN, records_of
 from vitattack.models.architectures.small import SMALL
 
@@ -291,23 +292,19 @@ def test_debug_shows_where(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     root = tmp_path_factory.mktemp("whole")
-    assert vitattack(*RUN, cwd=root).returncode == 0
+    assert fork(*RUN, cwd=root).wait() == 0
     return records_of(root)
 
 
-def start_and_wait(root: Path, batches: int) -> subprocess.Popen[str]:
+def start_and_wait(root: Path, batches: int) -> Forked:
     """The run in its own process, once some batches are on the disk."""
-
-    def as_in_a_terminal() -> None:  # a suite started in the background would hand an ignored SIGINT down
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    process = subprocess.Popen([*ENTRY, *RUN], cwd=root, stderr=subprocess.PIPE, text=True, preexec_fn=as_in_a_terminal)
+    process = fork(*RUN, cwd=root)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         files = list(root.glob("runs/*/samples.jsonl"))
         if files and files[0].read_bytes().count(b"\n") >= 4 * batches:
             return process
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process.poll() is None, process.stderr
         time.sleep(0.002)
     raise AssertionError("no batch was written in two minutes")
 
@@ -316,11 +313,11 @@ def start_and_wait(root: Path, batches: int) -> subprocess.Popen[str]:
 def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, uninterrupted: bytes, batches: int) -> None:
     process = start_and_wait(tmp_path, batches)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    assert process.wait() == -signal.SIGKILL
     part = records_of(tmp_path)
     assert 0 < len(part) < len(uninterrupted) and uninterrupted.startswith(part[: part.rfind(b"\n") + 1])
-    again = vitattack(*RUN, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = fork(*RUN, cwd=tmp_path)
+    assert again.wait() == 0, again.stderr
     assert records_of(tmp_path) == uninterrupted
 
 
@@ -328,16 +325,15 @@ def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, uninterrupted
 def test_ctrl_c_and_sigterm_say_how_to_go_on(tmp_path: Path, uninterrupted: bytes, number: int, code: int) -> None:
     process = start_and_wait(tmp_path, 2)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "run the same command to resume" in errors and "Traceback" not in errors
-    assert vitattack(*RUN, cwd=tmp_path).returncode == 0
+    assert process.wait(60) == code
+    assert "run the same command to resume" in process.stderr and "Traceback" not in process.stderr
+    assert fork(*RUN, cwd=tmp_path).wait() == 0
     assert records_of(tmp_path) == uninterrupted
 
 
 def test_two_shards_side_by_side_give_the_same_records(tmp_path: Path, uninterrupted: bytes) -> None:
-    parts = [subprocess.Popen([*ENTRY, *RUN, "--shard", f"{k}/2"], cwd=tmp_path) for k in range(2)]
-    assert [part.wait(240) for part in parts] == [0, 0]
+    parts = [fork(*RUN, "--shard", f"{k}/2", cwd=tmp_path) for k in range(2)]
+    assert [part.wait() for part in parts] == [0, 0]
     assert records_of(tmp_path) == uninterrupted
 
 
@@ -347,8 +343,9 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path, uninterrupted: bytes
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
-    done = vitattack(*RUN, cwd=tmp_path, preexec_fn=limit)
-    refused(done, "free some space and run the same command to resume", code=1)
+    full = fork(*RUN, cwd=tmp_path, before=limit)
+    assert full.wait() == 1 and full.stderr.startswith("vitattack: ") and len(full.stderr.splitlines()) == 1
+    assert "free some space and run the same command to resume" in full.stderr
     assert len(records_of(tmp_path)) <= 3000
-    assert vitattack(*RUN, cwd=tmp_path).returncode == 0
+    assert fork(*RUN, cwd=tmp_path).wait() == 0
     assert records_of(tmp_path) == uninterrupted
