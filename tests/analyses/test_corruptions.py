@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from tests.conftest import tiny_vit
 from tests.data.formats.test_arrays import cifar_c
+from tests.data.making import encoded, put, val
 from vitattack.analyses.analyze import analyze
+from vitattack.analyses.parts import FOLDER
 from vitattack.analyses.shifts.means import ALEXNET, SEVERITIES, corruption_error, mean_accuracy
 from vitattack.core.errors import UsageError
 from vitattack.data.labels.other_sets import CORRUPTIONS, EXTRA_CORRUPTIONS
@@ -73,3 +77,47 @@ def test_wrong_kinds_and_severities() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             analyze("corruptions", "tiny-vit", data="cifar10-demo", limit=1, **words)
+
+
+class RightUpTo(nn.Module):
+    """A 1000-way model that is right about one class as long as the red of an image is below a limit."""
+
+    def __init__(self, label: int, limit: int) -> None:
+        super().__init__()
+        self.label, self.limit = label, limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = torch.zeros(len(x), 1000)
+        logits[:, self.label] = torch.where(x[:, 0, 0, 0] * 255 < self.limit + 0.5, 1.0, -1.0)
+        return logits
+
+
+def test_imagenet_c_has_its_means_beside_the_published(tmp_path: Path) -> None:
+    for kind, severity in itertools.product((*CORRUPTIONS, *EXTRA_CORRUPTIONS), SEVERITIES):
+        folder = tmp_path / "imagenet-c" / kind / str(severity) / "n01751748"
+        put(folder / val(1), encoded((severity, 0, 0)))
+    settings: dict[str, Any] = {
+        "data": "imagenet-c[:1]",
+        "data_dir": tmp_path,
+        "transform": "resize8x8",
+        "threads": 1,
+    }
+    model = RightUpTo(65, 2)
+    found = analyze("corruptions", model, **settings)
+    by_name = {row["corruption"]: row["value"] for row in found.rows if row["severity"] is None}
+    assert by_name["acc-75"] == by_name["acc-95"] == pytest.approx(0.4) and "clean" not in by_name
+    assert by_name["mCE"] == pytest.approx(np.mean([0.6 / error for error in ALEXNET.values()]))
+    titles = [table.title for table in found.tables()]
+    assert titles[-2:] == ["Published acc-95", "Published mCE"]
+    assert ("tora2023/tora_vit_b_16-0.1", "31.7") in {row[:2] for row in found.tables()[-1].rows}
+    few = analyze("corruptions", model, kinds=("fog",), **settings)
+    assert not {"acc-75", "acc-95", "mCE"} & {row["corruption"] for row in few.rows}
+
+
+def test_more_kinds_only_add_to_what_is_stored(toy_images: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data": toy_images, "limit": 3, "severities": (1,), "threads": 1, "out": tmp_path}
+    analyze("corruptions", tiny_vit(), kinds=("contrast",), **settings)
+    before = {path: path.read_bytes() for path in (tmp_path / FOLDER).iterdir()}
+    analyze("corruptions", tiny_vit(), kinds=("contrast", "brightness"), **settings)
+    after = {path: path.read_bytes() for path in (tmp_path / FOLDER).iterdir()}
+    assert len(before) == 2 and len(after) == 3 and before.items() <= after.items()

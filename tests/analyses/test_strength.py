@@ -101,6 +101,7 @@ def test_images_that_are_misclassified_already_do_not_count_for_convergence(toy_
     mixed = torch.cat([y[:2], wrong[2:4]])
     found = analyze("convergence", tiny_vit(), data=(x[:4], mixed), steps=(1,), restarts=1, long=1, threads=1)
     assert [row["index"] for row in found.rows] == [0, 1]
+    assert found.figures[1].title in {f"toy: image {row} in runs of 1 steps" for row in (0, 1)}
 
 
 @pytest.mark.parametrize("steps", [(), (0, 1), (2, 2)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LIGHT = "Debenedetti et al. 2023"  # A Light Recipe to Train Robust Vision Transformers
-AAS = "Yu and Xu 2024"
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class AttentionMaps(MapQuestion):
     """
 
     work: ClassVar[str] = "vitattack.analyses.inside.maps:attention_maps"
-    paper: ClassVar[str] = "Li and Xu 2024 (TORA-ViT)"
+    paper: ClassVar[str] = "Li and Xu 2023 (TORA-ViT)"
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def _figures(analysis: Convergence, found: Sequence[tuple[str, Sequence[Image]]]
             Series(f"start {at + 1}", tuple(map(float, range(len(way)))), tuple(way))
             for at, way in enumerate(shown.along[:MOST_LINES])
         ]
-        title = f"{name}: the loss of image {shown.index} in runs of {analysis.long} steps"
+        title = f"{name}: image {shown.row} in runs of {analysis.long} steps"
         yield Curves(title, "step", "cross-entropy", tuple(ways))
 
 
