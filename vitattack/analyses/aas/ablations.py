@@ -140,7 +140,7 @@ def _findings(
         columns.setdefault(line, {})[p.key] = share_text(p.accuracy)
         curves.setdefault(line, []).append((p.x, p.accuracy))
     keys = list(dict.fromkeys(p.key for p in points))
-    title = f"Accuracy under AAS and its inner attack against {x_label}"
+    title = "Accuracy under AAS and its inner attack"
     table = side_by_side(f"{title}, in % with 95 % intervals", head, keys, columns, [NOTE])
     series = tuple(curve_of(name, sorted(curve)) for name, curve in curves.items())
     figure = Curves(title, x_label, "robust accuracy", series, percent=True, log_x=log_x, joined=head != "layers")
