@@ -62,6 +62,7 @@ def test_wrong_words(tmp_path: Path, toy_images: tuple[Tensor, Tensor]) -> None:
         ({"models": "no-such-model*"}, "nothing is stored or published of 'no-such-model"),
         ({"threat": "linf:4/255,8/255"}, "is of one budget"),
         ({"data": "cifar10[:100]"}, "is of whole data sets"),
+        ({"limit": 10}, "is of whole data sets"),
     ):
         with pytest.raises(UsageError, match=message):
             analyze("scatter", out=tmp_path, **words)

@@ -59,7 +59,8 @@ def analyze(
     if kind.from_store:
         chosen = () if models == DEFAULT_MODEL else names_of(several)
         root = Path(setup.out) if setup.out is not None else Path("runs")
-        return ask_store(name, chosen, root, str(setup.data), threat, {**(parameters or {}), **own})
+        data = str(setup.data) if setup.limit is None else f"{setup.data}[limit:{setup.limit}]"
+        return ask_store(name, chosen, root, data, threat, {**(parameters or {}), **own})
     analysis = bound(name, kind, {**(parameters or {}), **own})
     if isinstance(setup.data, str):
         analysis.data_opened(setup.data, setup.data_folder)
