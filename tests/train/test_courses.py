@@ -60,6 +60,8 @@ def test_phases_and_values_are_read() -> None:
     [
         ("lambda=", "lambda= takes one value or several different ones"),
         ("lambda=0.1,0.1", "several different ones"),
+        ("lambda=" + ",".join(f"0.{number}" for number in range(100, 1200)), "more than 1000 courses: give fewer"),
+        ("rob=" + "a" * 1001, "a text of more than 1000 characters"),
         ("lambda=1.5", "from 0 to 1, not 1.5"),
         ("lambda=few", "share=...\\) takes a number"),
         ("rob=tradez", "did you mean trades"),

@@ -7,6 +7,7 @@ name in braces, as in `objective: trade_off(share={lambda})`; a value with sever
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from vitattack.core.words import printable
 from vitattack.train.recipe import Recipe
 from vitattack.train.recipe_file import recipe_from_json, recipe_keys, split_at_outer_commas
 from vitattack.train.recipe_part_names import check_part_names
+
+MOST, LONGEST = 1000, 1000  # courses of one command; characters of a value
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ def _choices(content: dict[str, Any]) -> dict[str, list[str]]:
         choices[str(name)] = [str(each) for each in given]
         if not given or len(set(choices[str(name)])) < len(given):
             raise UsageError(f"{printable(str(name))}= takes one value or several different ones, such as 0.1,0.5")
+        if max(map(len, choices[str(name)])) > LONGEST:
+            raise UsageError(
+                f"{printable(str(name))}= is a text of more than {LONGEST} characters: write a shorter one"
+            )
+    if math.prod(map(len, choices.values())) > MOST:
+        raise UsageError(f"values: these choices are more than {MOST} courses: give fewer")
     return choices
 
 
