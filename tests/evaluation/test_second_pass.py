@@ -27,7 +27,7 @@ from vitattack.records.result import Result
 from vitattack.threats.lp import LpBall
 
 QUICK = "auto(k=9, steps=5, long=10)"
-SETTINGS = {"threat": "linf:0.1", "threads": 1, "batch_size": 16}
+SETTINGS = {"threat": "linf:0.1", "threads": 1, "batch_size": 16, "certificate": False}
 
 
 class Masked(nn.Module):
