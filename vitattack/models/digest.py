@@ -30,23 +30,10 @@ BOOKKEEPING = frozenset(vars(nn.Module())) | {"training"}
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Members of a class that say nothing of what it computes.
 UNTOLD = {
-    "__module__",
-    "__doc__",
-    "__dict__",
-    "__weakref__",
-    "__annotations__",
-    "__annotate__",
-    "__annotate_func__",
-    "__annotations_cache__",
-    "__firstlineno__",
-    "__static_attributes__",
-    "__orig_bases__",
-    "__parameters__",
-    "__abstractmethods__",
-    "_abc_impl",
-    "__dataclass_fields__",
-    "__dataclass_params__",
-    "__match_args__",
+    *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__"),
+    *("__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__"),
+    *("__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__"),
+    *("__dataclass_params__", "__match_args__"),
 }
 DEEPEST = 120  # values inside each other, far from the limit of Python's stack
 ATOMS = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, PurePath)
