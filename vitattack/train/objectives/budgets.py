@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from vitattack.attacks.base import Attack, InBall, map_attacks
+from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
-from vitattack.threats.lp import LpBall
+from vitattack.threats.lp import NORMS, LpBall
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ def limited(ball: LpBall, eps: float) -> LpBall:
     """The ball shrunk to `eps` with its steps as long as before; an unprojected one shrinks its steps too."""
     if isinstance(ball, Unprojected):
         return replace(ball, eps=eps)
+    if ball.norm not in NORMS:
+        raise UsageError(
+            f"a budget that warms up is a linf or an l2 ball, not {ball}: train with all of it from the start"
+        )
     return Limited(ball.norm, ball.eps, eps)
 
 
