@@ -65,11 +65,10 @@ def _beside_stdout() -> Path | None:
 def _print(table: Table) -> None:
     """Print at the width of the terminal; tables of names to copy are stacked or printed at full width instead of folded."""
     console, shown = output_console(), table.rich()
+    wanted = console.measure(shown, options=console.options.update(width=LONGEST)).maximum
     if table.line_each:
-        wanted = console.measure(shown, options=console.options.update(width=LONGEST)).maximum
         shown = table.narrowed(wanted - console.width).rich()
     if table.whole:
-        wanted = console.measure(shown, options=console.options.update(width=LONGEST)).maximum
         if wanted > console.width and (console.is_terminal or "COLUMNS" in os.environ):
             write(table.stacked())
             return

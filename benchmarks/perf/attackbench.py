@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.analyses.strength.curve import Found, optimality
+from vitattack.analyses.strength.curve import WIDE, Found, optimality
 from vitattack.attacks import attack_text
 from vitattack.core.rng import SampleRng
 from vitattack.core.table import Table
@@ -33,7 +33,7 @@ from vitattack.models.zoo.load import load_model
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
-WIDE = {"linf": "linf:1", "l2": "l2:50", "l1": "l1:1000000", "l0": "l0:1000000features"}
+BUDGETS = WIDE | {"l0": "l0:1000000features"}
 ORDER = {"linf": float("inf"), "l2": 2, "l1": 1, "l0": 0}
 OURS = {
     "linf": ("fmn(steps={n}, stop=never)", "deepfool"),
@@ -112,7 +112,7 @@ def table(model: str, norm: str, steps: int, images: int, seconds: list[float]) 
     with torch.no_grad():
         right = torch.cat([victim(part).argmax(1) for part in x.split(64)]) == y
     x, y = x[right], y[right]
-    ball = parse_threat(WIDE[norm])
+    ball = parse_threat(BUDGETS[norm])
     assert isinstance(ball, LpBall)
     crafts = [(text, ours(text, ball)) for text in (each.format(n=steps) for each in OURS[norm])]
     crafts += [*of_adv_lib(norm, steps), *of_foolbox(norm, steps)]
@@ -132,7 +132,7 @@ def table(model: str, norm: str, steps: int, images: int, seconds: list[float]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny-vit"])
-    parser.add_argument("--norms", nargs="+", choices=list(WIDE), default=list(WIDE))
+    parser.add_argument("--norms", nargs="+", choices=list(BUDGETS), default=list(BUDGETS))
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--images", type=int, default=100)
     args = parser.parse_args()

@@ -5,7 +5,7 @@ heads alone, a single adapter and AdapterFusion, and (c) whether the joint predi
 methods see as many images, and all verdicts are on the same test images.
 
     python benchmarks/train/tora_study.py --data-dir CIFAR10 --out runs/tora-study
-    python benchmarks/train/tora_study.py --out /tmp/toy --toy        # a smoke test on embedded images
+    python benchmarks/train/tora_study.py --out runs/toy --toy        # a smoke test on embedded images
 
 One process, one thread; the same command resumes. Cells come in the order of what they tell most, and OUT/study.md
 is written after each of them. `--train`, `--test` and `--epochs` make a

@@ -21,8 +21,10 @@ from vitattack.checks.readouts import Readouts, fit
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
+from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.evaluation.listener import EvaluationListener
+from vitattack.evaluation.prepare import Prepared
 from vitattack.evaluation.setup import Precision
 from vitattack.models.head import Head, HeadTap, find_head
 from vitattack.models.lost_gradients import NoGradient
@@ -168,6 +170,12 @@ def certify(
         found=tuple(found),
         passes=passes / len(x),
     )
+
+
+def first_images(prepared: Prepared, count: int) -> Tensor:
+    """The images that a certificate is made on: the first ones of equal size."""
+    rows = prepared.images.alike(prepared.images.rows)[:count]
+    return read_batch(prepared.images, rows, prepared.victim, prepared.victim.mean.device)[0]
 
 
 class PlantingFacts(NamedTuple):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitattack.checks.certificate import IMAGES, Certificate, certify
+from vitattack.checks.certificate import IMAGES, Certificate, certify, first_images
 from vitattack.core.errors import VitattackError, first_line
 from vitattack.core.progress import stage
 from vitattack.core.runtime import numerics
 from vitattack.evaluation.attachments import Occasion
-from vitattack.evaluation.batch_runner import read_batch
 from vitattack.records.report_section import Section
 from vitattack.records.stats import mean_passes
 from vitattack.threats.lp import NORMS, LpBall
@@ -44,10 +43,8 @@ def _without(reason: str) -> Section:
 
 def _certified(occasion: Occasion, ball: LpBall, images: int) -> Certificate:
     prepared, job = occasion.prepared, occasion.result.job
-    rows = prepared.images.alike(prepared.images.rows)[:images]
-    x, _, _ = read_batch(prepared.images, rows, prepared.victim, prepared.victim.mean.device)
     settings: dict[str, Any] = {"seed": job.seed, "batch_size": job.batch_size, "precision": job.precision}
-    return certify(prepared.victim, x, ball, (job.attack,), **settings)
+    return certify(prepared.victim, first_images(prepared, images), ball, (job.attack,), **settings)
 
 
 def _doubts(occasion: Occasion, found: Certificate, attack: str) -> tuple[str, ...]:

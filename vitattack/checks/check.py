@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
-from vitattack.checks.certificate import CERTIFIED, IMAGES, Certificate, certify
+from vitattack.checks.certificate import CERTIFIED, IMAGES, Certificate, certify, first_images
 from vitattack.checks.item import Item
 from vitattack.checks.items import of_attack, of_gradient, of_model
 from vitattack.checks.subject import FEW, Subject
@@ -172,8 +172,7 @@ def _asked(subject: Subject, asked: Callable[[Subject], Item]) -> Item:
 
 def _certificate(prepared: Prepared, ball: LpBall) -> Certificate:
     setup = prepared.setup
-    rows = prepared.images.alike(prepared.images.rows)[:IMAGES]
-    x, _, _ = read_batch(prepared.images, rows, prepared.victim, prepared.victim.mean.device)
+    x = first_images(prepared, IMAGES)
     return certify(prepared.victim, x, ball, (PLAIN, ATTACK), seed=setup.seed, batch_size=setup.batch_size)
 
 

@@ -59,14 +59,7 @@ def test_the_smallest_perturbation_of_a_linear_victim_is_found(name: str, norm: 
 @cases
 def test_an_active_box_is_part_of_the_minimum(name: str, norm: str) -> None:
     """A third of the pixels can hardly move the way they should: the others must make up for them."""
-    victim, slope = linear_victim(gap=1.0)
-    x, _ = batch(N)
-    up = slope.view(1, 3, 8, 8) > 0
-    stuck = torch.rand(x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype) < 0.3
-    x = torch.where(stuck, torch.where(up, 0.998, 0.002), x)
-    with torch.no_grad():
-        victim.model.bias[1] += float((victim(x)[:, 0] - victim(x)[:, 1]).min()) - 1.0  # type: ignore[union-attr, index, operator]
-    lead = (victim(x)[:, 0] - victim(x)[:, 1]).detach()
+    victim, x, lead, slope = boxed()
     best = torch.stack([smallest(row, slope, float(gap), norm) for row, gap in zip(x.flatten(1), lead, strict=True)])
     free = lead / (slope.abs().sum() if norm == "linf" else slope.norm())
     assert (best > 1.1 * free).all()  # the box matters
@@ -75,6 +68,19 @@ def test_an_active_box_is_part_of_the_minimum(name: str, norm: str) -> None:
     assert evidence["fooled"].all() and ball.allows(x, x_adv).all()
     assert (evidence["distance"] >= best * (1 - 1e-6)).all()
     assert (evidence["distance"] <= best * 1.05).all(), evidence["distance"] / best
+
+
+def boxed() -> tuple[Victim, Tensor, Tensor, Tensor]:
+    """A linear victim, images of which a third of the pixels has hardly any room, the leads and the slope."""
+    victim, slope = linear_victim(gap=1.0)
+    x, _ = batch(N)
+    up = slope.view(1, 3, 8, 8) > 0
+    stuck = torch.rand(x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype) < 0.3
+    x = torch.where(stuck, torch.where(up, 0.998, 0.002), x)
+    with torch.no_grad():
+        victim.model.bias[1] += float((victim(x)[:, 0] - victim(x)[:, 1]).min()) - 1.0  # type: ignore[union-attr, index, operator]
+        lead = victim(x)[:, 0] - victim(x)[:, 1]
+    return victim, x, lead, slope
 
 
 def smallest(x: Tensor, slope: Tensor, gap: float, norm: str) -> Tensor:

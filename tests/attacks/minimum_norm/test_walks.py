@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.attacks.minimum_norm.test_min_norm import run, smallest
-from tests.conftest import batch, linear_victim, tiny_vit, toy_pictures
+from tests.attacks.minimum_norm.test_min_norm import boxed, run, smallest
+from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
 from vitattack.attacks.price import PriceQuery
 from vitattack.core.errors import UsageError
@@ -16,7 +16,6 @@ from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
 from vitattack.threats.sparse import L0Ball, L1Ball
 
-N = 4
 WIDE = {
     "linf": LpBall("linf", 1.0),
     "l2": LpBall("l2", 50.0),
@@ -34,19 +33,6 @@ CASES = [
     ("sigma_zero(steps=300, stop=never)", "l0", 1.0),
     ("sigma_zero(steps=300, stop=never)", "l0px", 1.0),
 ]
-
-
-def boxed() -> tuple[Victim, Tensor, Tensor, Tensor]:
-    """A linear victim, images of which a third of the pixels has hardly any room, the leads and the slope."""
-    victim, slope = linear_victim(gap=1.0)
-    x, _ = batch(N)
-    up = slope.view(1, 3, 8, 8) > 0
-    stuck = torch.rand(x.shape, generator=torch.Generator().manual_seed(5), dtype=x.dtype) < 0.3
-    x = torch.where(stuck, torch.where(up, 0.998, 0.002), x)
-    with torch.no_grad():
-        victim.model.bias[1] += float((victim(x)[:, 0] - victim(x)[:, 1]).min()) - 1.0  # type: ignore[union-attr, index, operator]
-        lead = victim(x)[:, 0] - victim(x)[:, 1]
-    return victim, x, lead, slope
 
 
 def fewest(gains: Tensor, gap: float) -> float:

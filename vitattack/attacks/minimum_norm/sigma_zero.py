@@ -10,13 +10,13 @@ from torch import Tensor
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.losses.base import best_wrong, of_class
 from vitattack.attacks.minimum_norm.best_so_far import Stop
+from vitattack.attacks.minimum_norm.cw_l2 import ADAM_EPS, BETA1, BETA2
 from vitattack.attacks.minimum_norm.walk import Rows, View, Walk
 from vitattack.core.errors import UsageError
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
 from vitattack.threats.sparse import L0Ball
 
-BETA1, BETA2, ADAM_EPS = 0.9, 0.999, 1e-8
 ADAPTION = 0.01  # of the threshold, times the step
 
 
