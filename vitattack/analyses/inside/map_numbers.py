@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vitattack.analyses.curves import at_places
 from vitattack.analyses.figure import Bars, Curves, Figure, Pictures, Series
 from vitattack.analyses.findings import Findings, Row
 from vitattack.analyses.inside.map_measures import MEASURES, Mean, map_numbers, mean_of, sums_of
@@ -205,15 +206,8 @@ def _figures(found: Sequence[tuple[Maker, Means]], what: str) -> list[Figure]:
         for condition in (CLEAN, ATTACKED):
             each = [means.get((maker.labels[-1], condition, name)) for name in names]
             if any(mean is not None for mean in each):
-                series.append(
-                    Series(
-                        f"{maker.probed.name}, {condition}",
-                        tuple(map(float, range(len(names)))),
-                        tuple(None if mean is None else mean.mean for mean in each),
-                        tuple(None if mean is None else mean.low for mean in each),
-                        tuple(None if mean is None else mean.high for mean in each),
-                    )
-                )
+                points = [None if mean is None else (mean.mean, mean.low, mean.high) for mean in each]
+                series.append(at_places(f"{maker.probed.name}, {condition}", points))
     title = f"{what[:1].upper()}{what[1:]}, last block"
     figures: list[Figure] = [Bars(title, "mean over images", names, tuple(series))]
     if any(len(maker.labels) > 1 for maker, _ in found):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitattack.analyses.figure import Bars, Figure, Pictures, Series
+from vitattack.analyses.curves import bars_of
+from vitattack.analyses.figure import Bars, Figure, Pictures
 from vitattack.analyses.findings import Findings, Row
 from vitattack.analyses.meaning.questions import Semantic
 from vitattack.analyses.pictures import png
@@ -136,15 +137,7 @@ def _figures(found: Mapping[str, Found], top: int) -> list[Figure]:
     series = []
     for judge, sign in keys:
         each = [found[name].judged.get((judge, sign)) for name in groups]
-        series.append(
-            Series(
-                f"{judge}, {sign}",
-                tuple(map(float, range(len(groups)))),
-                tuple(None if a is None else a.accuracy for a in each),
-                tuple(None if a is None else a.low for a in each),
-                tuple(None if a is None else a.high for a in each),
-            )
-        )
+        series.append(bars_of(f"{judge}, {sign}", each))
     title = f"Perturbations seen as the evaded class, top-{top}"
     figures: list[Figure] = [Bars(title, "seen by each judge", groups, tuple(series), percent=True)]
     pictures = [each.pictures for each in found.values()]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitattack.analyses.curves import bars_of
 from vitattack.analyses.figure import Bars, Series
 from vitattack.analyses.findings import Findings, Row
 from vitattack.analyses.run import AnalysisRun, Model
@@ -114,13 +115,7 @@ def _figures(
 
 def _series(numbers: Mapping[str, Mapping[str, Accuracy]]) -> tuple[Series, ...]:
     return tuple(
-        Series(
-            name,
-            tuple(map(float, range(len(each)))),
-            tuple(accuracy.accuracy if accuracy.n else None for accuracy in each.values()),
-            tuple(accuracy.low if accuracy.n else None for accuracy in each.values()),
-            tuple(accuracy.high if accuracy.n else None for accuracy in each.values()),
-        )
+        bars_of(name, [accuracy if accuracy.n else None for accuracy in each.values()])
         for name, each in numbers.items()
     )
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitattack.analyses.figure import Bars, Series
+from vitattack.analyses.curves import bars_of
+from vitattack.analyses.figure import Bars
 from vitattack.analyses.findings import Findings, Row
 from vitattack.analyses.run import AnalysisRun, Model
 from vitattack.analyses.shifts.published import published_table, reported
@@ -70,14 +71,5 @@ def _measured(analysis: ImagenetVariant, run: AnalysisRun, model: Model, text: s
 
 def _figure(data: str, found: dict[str, dict[str, Accuracy]]) -> Bars:
     groups = tuple(found)
-    series = tuple(
-        Series(
-            AMONG[key],
-            tuple(map(float, range(len(groups)))),
-            tuple(both[key].accuracy for both in found.values()),
-            tuple(both[key].low for both in found.values()),
-            tuple(both[key].high for both in found.values()),
-        )
-        for key in AMONG
-    )
+    series = tuple(bars_of(AMONG[key], [both[key] for both in found.values()]) for key in AMONG)
     return Bars(f"Accuracy on {data}", "accuracy", groups, series, percent=True)
