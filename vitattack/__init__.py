@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from vitattack.evaluation.evaluate import evaluate as evaluate
     from vitattack.evaluation.verify import verify as verify
     from vitattack.models.victim import Victim as Victim
+    from vitattack.named import list_attacks as list_attacks
+    from vitattack.named import list_models as list_models
+    from vitattack.named import load_data as load_data
+    from vitattack.named import load_model as load_model
+    from vitattack.named import register as register
     from vitattack.records.comparison_words import compare as compare
     from vitattack.records.result import Evaluation as Evaluation
     from vitattack.records.stored_runs import runs as runs
@@ -28,6 +33,11 @@ if TYPE_CHECKING:
 
 # Imported on first use (PEP 562), so that `import vitattack` and `vitattack --help` load no torch.
 _PUBLIC = {
+    "load_model": "vitattack.named",
+    "load_data": "vitattack.named",
+    "list_models": "vitattack.named",
+    "list_attacks": "vitattack.named",
+    "register": "vitattack.named",
     "evaluate": "vitattack.evaluation.evaluate",
     "check": "vitattack.checks.check",
     "Checked": "vitattack.checks.check",
