@@ -19,6 +19,7 @@ from .options import (
     output_options,
     store_options,
 )
+from .suggestions import analyses, models
 from .terminal import say
 from .threat_option import ThreatOption
 
@@ -42,8 +43,8 @@ Examples:
 The same command resumes an analysis that was stopped, and prints the stored one when it was finished.
 """,
 )
-@click.argument("name", default="list")
-@click.argument("words", nargs=-1, metavar="[MODEL]... [name=value]...")
+@click.argument("name", default="list", shell_complete=analyses)
+@click.argument("words", nargs=-1, metavar="[MODEL]... [name=value]...", shell_complete=models)
 @option("--threat", cls=ThreatOption, default=None, show_default=False)
 @option("--plot", type=click.Path(dir_okay=False), help="Also draw the figure: FILE.png, .svg or .pdf.")
 @combined(data_options, file_options, machine_options, store_options, output_options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .options import output_options
+from .suggestions import attacks
 
 
 @click.group("attacks", invoke_without_command=True)
@@ -28,7 +29,7 @@ def list_attacks(as_json: bool, form: str, quiet: bool) -> None:
 
 
 @command.command("info", epilog="Example:  vitattack attacks info pgd")
-@click.argument("name")
+@click.argument("name", shell_complete=attacks)
 @output_options
 def attack_info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """Describe one attack: its options with their defaults and choices, and its passes per robust sample."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import combined, option, output_options, store_options
+from .suggestions import benchmarks
 from .terminal import say
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ first forward. Stored cells are not run again: the same command resumes after a 
 Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 130 interrupted.
 """,
 )
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=benchmarks)
 @option("--plan", "only_plan", is_flag=True, help="Print what the cells would cost, and run nothing.")
 @option("--calibrate", is_flag=True, help="With --plan: measure every model on this machine first, and remember it.")
 @option("--throughput", metavar="FLOPS", help="With --plan: assumed FLOPs per second, such as 20T or 300G.")

@@ -19,6 +19,7 @@ from .options import (
     output_options,
     store_options,
 )
+from .suggestions import models
 from .threat_option import ThreatOption
 
 
@@ -35,7 +36,7 @@ Examples:
 Exit code: 0 holds, 3 does not hold, 4 cannot tell. docs/check.md says how to read the table.
 """,
 )
-@click.argument("model", default="tiny-vit")
+@click.argument("model", default="tiny-vit", shell_complete=models)
 @option("--claim", type=click.FloatRange(0, 100), help="The robust accuracy in percent that is claimed.")
 @option("--threat", cls=ThreatOption, default="linf:8/255")
 @option("--explain", is_flag=True, help="Also print what each check asks, and the source of its threshold.")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .options import option, output_options
+from .suggestions import models_attacks_and_runs
 
 
 @click.command(
@@ -20,7 +21,7 @@ Examples:
   vitattack compare tiny-vit tiny-vit-standard --threat linf:8/255 --json | jq .rows[0].contrasts
 """,
 )
-@click.argument("sides", nargs=-1, required=True, metavar="A B...")
+@click.argument("sides", nargs=-1, required=True, metavar="A B...", shell_complete=models_attacks_and_runs)
 @option(
     "--out",
     default="runs",

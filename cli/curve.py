@@ -8,6 +8,7 @@ import click
 
 from .analyze import command as analyze
 from .options import combined, data_options, file_options, machine_options, option, output_options, store_options
+from .suggestions import attacks, models
 
 
 @click.command(
@@ -20,9 +21,15 @@ Examples:
   vitattack curve tiny-vit --norm l0 --attack sigma_zero --at 1,5,10,20 --json
 """,
 )
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=models)
 @option("--norm", type=click.Choice(["linf", "l2", "l1", "l0"]), default="l2", help="The norm; l0 counts pixels.")
-@option("--attack", "attacks", multiple=True, help="A minimum-norm attack; several are compared. Default: fmn.")
+@option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    shell_complete=attacks,
+    help="A minimum-norm attack; several are compared. Default: fmn.",
+)
 @option("--at", help="Budgets to show, as 0.25,0.5 or 4/255,8/255; default: usual ones of the norm.")
 @option("--plot", type=click.Path(dir_okay=False), help="Also draw the curve: FILE.png, .svg or .pdf.")
 @combined(data_options, file_options, machine_options, store_options, output_options)

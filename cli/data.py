@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .options import option, output_options
+from .suggestions import data_sets
 
 data_dir = option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the sets' files.")
 
@@ -41,7 +42,7 @@ Examples:
   vitattack data info imagenet-c/fog/3 --data-dir DATA  with the files: sizes, digest, images per class
 """,
 )
-@click.argument("name")
+@click.argument("name", shell_complete=data_sets)
 @data_dir
 @output_options
 def data_info(name: str, data_dir: str | None, as_json: bool, form: str, quiet: bool) -> None:

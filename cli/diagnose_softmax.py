@@ -17,6 +17,7 @@ from .options import (
     option,
     output_options,
 )
+from .suggestions import models
 
 
 @click.command(
@@ -33,7 +34,7 @@ saturated: more than 1 % of the rows have a gap above 16.6, where fp32 rounds th
 underflow: more than 0.1 % have one above 87.3, where the other weights leave the normal numbers of fp32.
 """,
 )
-@click.argument("model", default="tiny-vit")
+@click.argument("model", default="tiny-vit", shell_complete=models)
 @option("--gradient-images", type=click.IntRange(1), default=64, help="Images whose gradients are compared with fp64.")
 @option("--plot", type=click.Path(dir_okay=False), help="Gap histograms per block: FILE.png, .svg or .pdf.")
 @option("--scales", type=click.Path(dir_okay=False), help="Diagnose again under these attention scales (learned.json).")

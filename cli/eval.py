@@ -12,6 +12,7 @@ import click
 
 from .checks import check_attacks, check_images, check_models, check_threat, code_as_model
 from .options import combined, data_options, data_text, file_options, model_options, option, output_options, run_options
+from .suggestions import models, models_and_attacks
 from .terminal import say, write
 from .threat_option import ThreatOption
 
@@ -75,8 +76,8 @@ The same command resumes a run that was stopped, and prints the stored table of 
 Every option also reads the variable VITATTACK_<NAME>, such as VITATTACK_DATA_DIR; a flag wins.
 """,
 )
-@click.argument("model", default="tiny-vit")
-@click.argument("attacks", nargs=-1, metavar="[MODEL]... [ATTACK]...")
+@click.argument("model", default="tiny-vit", shell_complete=models)
+@click.argument("attacks", nargs=-1, metavar="[MODEL]... [ATTACK]...", shell_complete=models_and_attacks)
 @option("--threat", cls=ThreatOption, default="linf:8/255")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @option("--scales", type=click.Path(dir_okay=False), help="Attention scales for aas: JSON, or learned.json of a run.")

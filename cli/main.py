@@ -34,6 +34,7 @@ COMMANDS = {
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",
     "data": "List the data sets, or show one.",
+    "completion": "Install completion of names and options for bash, zsh or fish.",
 }
 
 

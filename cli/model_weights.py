@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .options import combined, compute_options, file_options, model_options, option, output_options, unsafe_option
+from .suggestions import models
 
 
 @click.command(
@@ -18,7 +19,7 @@ Examples:
   VITATTACK_HOME=/data/vitattack vitattack models pull tiny-vit --json
 """,
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=models)
 @unsafe_option
 @output_options
 def pull(names: tuple[str, ...], unsafe_pickle: bool, as_json: bool, form: str, quiet: bool) -> None:
@@ -51,7 +52,7 @@ Examples:
   vitattack models check rb/Mo2022When_ViT-B --data folder:imagenet/val --limit 500
 """,
 )
-@click.argument("name")
+@click.argument("name", shell_complete=models)
 @option("--data", help="Images to compare on; default: of its data set, if they are on this machine.")
 @option("--limit", type=click.IntRange(1), default=200, help="How many of them, drawn at random.")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the hub's files, for work offline.")

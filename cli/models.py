@@ -6,6 +6,7 @@ import click
 
 from .model_weights import add, check, pull
 from .options import output_options
+from .suggestions import models
 
 
 @click.group("models", invoke_without_command=True)
@@ -31,7 +32,7 @@ Examples:
   vitattack models list --json
 """,
 )
-@click.argument("text", default="")
+@click.argument("text", default="", shell_complete=models)
 # No environment variable: VITATTACK_DATA names the images of an evaluation.
 @click.option("--data", help="Only those trained for this data set, such as cifar10.")
 @click.option("--cached", is_flag=True, help="Only those whose weights are on this machine.")
@@ -49,7 +50,7 @@ def list_models(text: str, data: str | None, cached: bool, as_json: bool, form: 
 
 
 @command.command("info", epilog="Example:  vitattack models info rb/Liu2023Comprehensive_Swin-B")
-@click.argument("name")
+@click.argument("name", shell_complete=models)
 @output_options
 def model_info(name: str, as_json: bool, form: str, quiet: bool) -> None:
     """Describe one entry in full: architecture, parameters, FLOPs, attention layers, normalisation, numbers with their protocol,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .suggestions import data_sets
+
 if TYPE_CHECKING:
     from vitattack.models.zoo.file_options import FileOptions
 
@@ -64,6 +66,7 @@ data_options = combined(
     option(
         "--data",
         default="cifar10-demo",
+        shell_complete=data_sets,
         help="Data set or protocol by name, folder:PATH or npz:PATH, with [rows] if wanted.",
     ),
     option("--limit", type=click.IntRange(1), help="Only the first N images."),

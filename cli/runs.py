@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import suggestions
 from .options import combined, option, output_options
 from .terminal import say, write, write_json
 
@@ -27,7 +28,7 @@ filters = combined(
     click.option("--since", metavar="TIME", help="Only runs of the last 3d, 12h or 30min, or since 2026-11-01."),
     click.option("--state", type=click.Choice(STATES), help="Only runs in this state."),
 )
-several = click.argument("runs", nargs=-1, metavar="[RUN]...")
+several = click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=suggestions.runs)
 
 
 @click.group(
@@ -79,7 +80,7 @@ def command(
 
 
 @command.command("show", epilog=f"{RUNS}  Example:  vitattack runs show last --format latex")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=suggestions.runs)
 @store
 @output_options
 def show_runs(runs: tuple[str, ...], out: str | None, as_json: bool, form: str, quiet: bool) -> None:
@@ -146,7 +147,7 @@ def table(
 
 
 @command.command("open", epilog=f"{RUNS}  Example:  vitattack runs open last")
-@click.argument("run")
+@click.argument("run", shell_complete=suggestions.runs)
 @store
 @click.option(
     "--path", "only_path", is_flag=True, help="Only print its folder, as for cd $(vitattack runs open last --path)."
@@ -170,7 +171,7 @@ def open_run(run: str, out: str | None, only_path: bool) -> None:
 
 
 @command.command("rm", epilog=f"{RUNS}  Example:  vitattack runs rm 239a1e56 --yes")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=suggestions.runs)
 @store
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(runs: tuple[str, ...], out: str | None, yes: bool) -> None:

@@ -10,6 +10,7 @@ import click
 from vitattack.core.errors import UsageError
 
 from .options import combined, option, output_options
+from .suggestions import recipes
 from .terminal import write_json
 
 
@@ -31,7 +32,7 @@ A recipe is YAML, as in benchmarks/train; `base: NAME` inherits the keys of anot
 phase from the weights of the first (then.epochs=3 changes one), and `values:` are texts that keys name as {lambda}.
 """,
 )
-@click.argument("recipe", required=False)
+@click.argument("recipe", required=False, shell_complete=recipes)
 @click.argument("changes", nargs=-1, metavar="[FILE.yaml] [KEY=VALUE]...")
 @option("--data-dir", type=click.Path(file_okay=False), help="Folder that holds the data sets' files.")
 @option("--out", default="runs/train", type=click.Path(file_okay=False), help="Where runs are stored and resumed.")

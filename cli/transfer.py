@@ -18,6 +18,7 @@ from .options import (
     output_options,
     store_options,
 )
+from .suggestions import models, models_and_attacks
 
 
 class Listing(click.Command):
@@ -52,8 +53,15 @@ Examples:
 The same command resumes a run that was stopped, and prints the stored tables of a finished one.
 """,
 )
-@click.argument("models", nargs=-1, metavar="SOURCE... [ATTACK]")
-@option("--to", multiple=True, metavar="TARGET...", help="Models that judge; default: the sources.", show_default=False)
+@click.argument("models", nargs=-1, metavar="SOURCE... [ATTACK]", shell_complete=models_and_attacks)
+@option(
+    "--to",
+    multiple=True,
+    metavar="TARGET...",
+    shell_complete=models,
+    help="Models that judge; default: the sources.",
+    show_default=False,
+)
 @option("--attack", help="The attack, if it does not stand last; default: pgd(preset=bhojanapalli2021, stop=never).")
 @option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
 @option("--calibration", help="Data set for attacks that learn from other images first.")

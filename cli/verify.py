@@ -20,6 +20,7 @@ from .options import (
     output_options,
     store_options,
 )
+from .suggestions import models
 from .threat_option import ThreatOption
 
 
@@ -37,7 +38,7 @@ An array named index holds the rows of the images; without one there has to be a
 """,
 )
 @click.argument("adv", type=click.Path())
-@click.argument("model")
+@click.argument("model", shell_complete=models)
 @option("--threat", cls=ThreatOption, default="linf:8/255")
 @click.option(
     "--with", "against", multiple=True, metavar="RUN", help="Merge into the worst case of this stored run. Repeatable."
