@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
+from vitattack.checks import check as check_module
 from vitattack.checks.check import Checked, _worst_case, check
 from vitattack.checks.items import of_attack, of_gradient
 from vitattack.core.errors import UsageError
@@ -63,6 +64,8 @@ def test_an_honest_model_holds(honest: Checked) -> None:
     assert failed == [] and honest.verdict.word == "holds"
     asked = {item.name for item in honest.items if item.passed is not None}
     assert {"gradient fidelity", "certificate", "black box", "budgets", "fp64", "attention softmax"} <= asked
+    (scaling,) = (item for item in honest.items if item.name == "attention scaling")
+    assert scaling.figure == "no other images to learn scales from" and scaling.passed is None
     assert honest.certificate.found[-1].found == honest.certificate.tested >= 7
     assert honest.best.correct <= honest.auto.robust.correct
 
@@ -86,6 +89,16 @@ def test_what_any_check_breaks_counts(honest: Checked) -> None:
     subject = SimpleNamespace(verdicts=[{standing[0]: fell}, {standing[0]: fell, standing[1]: fell}])
     assert _worst_case(honest.auto, subject).correct == honest.auto.robust.correct - 2  # type: ignore[arg-type]
     assert _worst_case(honest.auto, SimpleNamespace(verdicts=[])) == honest.auto.robust  # type: ignore[arg-type]
+
+
+def test_scaled_attention_is_tried_with_images_that_are_not_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "FEW", 4)
+    monkeypatch.setattr(check_module, "LIST", (of_attack.attention_scaling,))
+    (scaling, _) = check(tiny_vit().model, **SETTINGS).items
+    assert scaling.passed and "by random scales" in scaling.figure and scaling.next
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
+    (scaling, _) = check(linear, **{**SETTINGS, "data": (X, linear(X).argmax(1))}).items
+    assert scaling.passed is None and scaling.figure == "no attention to scale"
 
 
 def test_a_claim_far_above_the_examples_does_not_hold() -> None:
@@ -114,6 +127,7 @@ def test_a_model_without_gradients_cannot_be_told(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"claim": 56.1}, "write 0.561"),
+        ({"claim": "5/128"}, "--limit 128"),
         ({"threat": "spatial:1px,1deg"}, "linf:8/255"),
         ({"threat": "linf:0"}, "above zero"),
         ({"shard": (0, 2)}, "drop the shard"),

@@ -31,7 +31,8 @@ def test_the_verdict_is_the_last_line_and_the_exit_code(here: Here, monkeypatch:
         (("--claim", "0.56"), "write 56"),
         (("--threat", "linf:1/255,2/255"), "one --threat"),
         (("--threat", "spatial"), "write linf:8/255"),
-        (("--claim", "300"), "0<=x<=100"),
+        (("--claim", "300"), "--claim 56.1"),
+        (("--claim", "5/9000"), "--limit 9000"),
     ],
 )
 def test_wrong_words_end_in_one_line(here: Here, words: tuple[str, ...], message: str) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
+from vitattack.attacks import attack_text
 from vitattack.checks.certificate import CERTIFIED, IMAGES, Certificate, certify, first_images
+from vitattack.checks.claim import Claim
 from vitattack.checks.item import Item
 from vitattack.checks.items import of_attack, of_gradient, of_model
 from vitattack.checks.subject import FEW, Subject
@@ -19,6 +21,7 @@ from vitattack.checks.verdict import judge
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage, stage
 from vitattack.core.runtime import numerics, resolve_device
+from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import read_batch
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.evaluation.listener import EvaluationListener
@@ -56,6 +59,7 @@ LIST: tuple[Callable[[Subject], Item], ...] = (
     of_attack.double_precision,
     of_attack.random_direction,
     of_attack.black_box,
+    of_attack.attention_scaling,
     of_attack.transfer,
     of_attack.budgets,
     of_gradient.eight_bits,
@@ -66,7 +70,7 @@ LIST: tuple[Callable[[Subject], Item], ...] = (
 class Checked:
     """A model's robust accuracy under `auto` and everything else that ran, the checks, the certificate, and the verdict."""
 
-    claim: float | None
+    claim: Claim | None
     auto: Result
     best: Accuracy  # per-image worst case of auto and all attacks of the checks
     items: tuple[Item, ...]
@@ -84,7 +88,8 @@ class Checked:
             "model": self.auto.job.model,
             "threat": self.auto.job.threat,
             "data": self.auto.job.data,
-            "claim": self.claim,
+            "claim": self.claim.share if self.claim else None,
+            "claimed_count": self.claim.json() if self.claim else None,
             "verdict": self.verdict.word,
             "reasons": list(self.verdict.reasons),
             "clean": self.auto.clean.json(),
@@ -101,7 +106,7 @@ class Checked:
 def check(
     model: nn.Module | str = DEFAULT_MODEL,
     *,
-    claim: float | None = None,
+    claim: float | str | None = None,
     threat: str = DEFAULT_THREAT,
     setup: Setup | None = None,
     listener: EvaluationListener | None = None,
@@ -109,22 +114,24 @@ def check(
 ) -> Checked:
     """Check whether a model is as robust as claimed, and whether the attack could tell.
 
-    `claim` is a share between 0 and 1; without one the number that `auto` finds is checked. Settings are those of
-    `evaluate`.
+    `claim` is a share between 0 and 1 of images like these, or a count on these very images, such as "41/128"; without one
+    the number that `auto` finds is checked. Settings are those of `evaluate`.
     """
-    if claim is not None and not 0 <= claim <= 1:
-        raise UsageError(f"a claim of {claim:g} is no share: write {claim / 100:g} for {claim:g} %")
+    claimed = None if claim is None else Claim.of(claim)
     ball = checkable(parse_threat(threat))
     setup = replace(setup or Setup(), **fields)
     if setup.shard != (0, 1):
         raise UsageError("a check is of a whole run: drop the shard")
     alone = replace(setup, certificate=False, check=False)
+    prepared = prepare(model, alone, resolve_device(setup.device, model))
+    if claimed is not None:
+        claimed.check_images(len(prepared.images))
     (auto,) = evaluate(model, ATTACK, threat=threat, setup=alone, listener=listener).results
     with numerics(setup.cores), given_as(setup.given(model)):
-        return check_result(prepare(model, alone, resolve_device(setup.device, model)), ball, auto, claim)
+        return check_result(prepared, ball, auto, claimed)
 
 
-def check_result(prepared: Prepared, ball: LpBall, auto: Result, claim: float | None = None) -> Checked:
+def check_result(prepared: Prepared, ball: LpBall, auto: Result, claim: Claim | None = None) -> Checked:
     """Check a claim, or the number itself, of a finished run of `auto` on a model that is at hand."""
     subject = _subject(prepared, ball, auto)
     items = [_asked(subject, asked) for asked in in_stage("checks", LIST)] if subject.rows else []
@@ -149,15 +156,25 @@ def _subject(prepared: Prepared, ball: LpBall, auto: Result) -> Subject:
     rows = prepared.images.alike([r.index for r in auto.records if r.clean == r.label])[:FEW]
     device = prepared.victim.mean.device
     x, y, _ = read_batch(prepared.images, rows or prepared.images.rows[:1], prepared.victim, device)
+    others = _others(prepared, rows)
 
     def run(attacks: Sequence[str], ball: LpBall) -> Sequence[Result]:
         own: dict[str, Any] = {"data": (x, y), "limit": None, "transform": None, "precision": "fp32"}
         own |= {"certificate": False, "check": False}
         out = None if prepared.setup.out is None else Path(prepared.setup.out) / FOLDER
-        setup = replace(prepared.setup, **own, calibration=None, out=out)
+        learns = any(attack_text.build(attack, ball).traits.learns for attack in attacks)
+        setup = replace(prepared.setup, **own, calibration=others if learns else None, out=out)
         return evaluate(prepared.victim, attacks, threat=str(ball), setup=setup).results
 
-    return Subject(prepared, ball, auto, (x, y), rows, run)
+    return Subject(prepared, ball, auto, (x, y), rows, run, others is not None)
+
+
+def _others(prepared: Prepared, few: Sequence[int]) -> DataSet | None:
+    """Images for attacks that learn from some: calibration images, or those of the run that are not among the few."""
+    images = prepared.images
+    rest = images.alike([row for row in images.rows if row not in few])[:FEW]
+    left = replace(images, rows=rest, text=f"{images.text} (beyond the few)") if rest else None
+    return prepared.calibration(required=False) or left
 
 
 def _asked(subject: Subject, asked: Callable[[Subject], Item]) -> Item:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.prepare import Prepared
+from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.victim import Victim
 from vitattack.records.result import Result
 from vitattack.records.stats import Verdict
@@ -29,6 +30,7 @@ class Subject:
     few: tuple[Tensor, Tensor]
     rows: tuple[int, ...]  # of the few
     run: Callable[[Sequence[str], LpBall], Sequence[Result]]
+    can_calibrate: bool = True  # whether there are other images for attacks that learn from some
     known: dict[tuple[str, LpBall], Result] = field(default_factory=dict)  # of attacks that ran before
 
     @property
@@ -38,6 +40,10 @@ class Subject:
     @property
     def rng(self) -> SampleRng:
         return SampleRng(self.prepared.setup.seed, self.rows).child("check")
+
+    @cached_property
+    def has_attention(self) -> bool:
+        return len(attention_layers(self.victim, self.few[0][:1])) > 0
 
     @cached_property
     def fell_to_auto(self) -> frozenset[int]:

@@ -12,6 +12,8 @@ NOISE, BLACK_BOX = "random(tries=32)", "square(queries=1000)"
 LOSSES = ("ce", "margin", "dlr")
 WEAK_LOSS = 0.1  # of the images: a loss that breaks so many fewer than the best one is saturated
 EPS_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+SCALING = "aas(pgd(steps=20), restarts=1, keep=1)"
+SCALING_CONTROL = "random_scales(pgd(steps=20), restarts=1, keep=1)"
 CARLINI, ATHALYE = "Carlini et al. 2019", "Athalye et al., ICML 2018"
 UNDEFENDED = "tiny-vit-standard"
 
@@ -63,6 +65,25 @@ def transfer(subject: Subject) -> Item:
     if (victim.num_classes, victim.input_size, victim.channels) != (10, 32, 3) or subject.ball.norm != "linf":
         return Item("transfer", asks, "no source model for these classes", "none", CARLINI, None)
     return _beyond(subject, "transfer", asks, f'transfer("{UNDEFENDED}", {SHORT})', CARLINI)
+
+
+def attention_scaling(subject: Subject) -> Item:
+    """Learned scales beside random ones, which show how much is due to the search."""
+    asks = "Do examples through scaled attention, learned or random, break what auto left?"
+    source = "Adaptive Attention Scaling, CVPR 2024"
+    item = Item(
+        "attention scaling", asks, "", "none", source, None, decisive=True, next=subject.next("aas(worst(pgd, gama))")
+    )
+    if not subject.has_attention:
+        return item._replace(figure="no attention to scale")
+    if not subject.can_calibrate:
+        return item._replace(figure="no other images to learn scales from")
+    learned, control = subject.broken(SCALING), subject.broken(SCALING_CONTROL)
+    beyond = (learned | control) - subject.fell_to_auto
+    return item._replace(
+        figure=f"{len(beyond)} more than auto ({len(learned)} broken, {len(control)} by random scales)",
+        passed=not beyond,
+    )
 
 
 def one_step(subject: Subject) -> Item:
