@@ -28,8 +28,8 @@ RAY_OPTIONS = ("address", "num_cpus", "num_gpus", "shared_store")
 Examples:
   vitattack bench                                  list the shipped benchmarks
   vitattack bench demo                             on the embedded models, minutes on a laptop
+  vitattack bench my.yaml --plan                   hours on this machine, which is measured once, in seconds
   vitattack bench robustbench-imagenet --plan --throughput 20T
-  vitattack bench my.yaml --plan --calibrate       hours on this machine
   vitattack bench my.yaml --only 'tiny-*' --skip autoattack --jobs 2
   vitattack bench my.yaml --executor ray --address auto
   vitattack bench my.yaml --save results           Markdown, LaTeX, CSV, JSON and all records as parquet
@@ -41,7 +41,7 @@ Exit codes: 0 all done, 1 some cells failed, 2 the file or an option is wrong, 1
 )
 @click.argument("file", required=False, shell_complete=benchmarks)
 @option("--plan", "only_plan", is_flag=True, help="Print what the cells would cost, and run nothing.")
-@option("--calibrate", is_flag=True, help="With --plan: measure every model on this machine first, and remember it.")
+@option("--calibrate", is_flag=True, help="With --plan: measure every model anew, and not one alone.")
 @option("--throughput", metavar="FLOPS", help="With --plan: assumed FLOPs per second, such as 20T or 300G.")
 @option(
     "--only", multiple=True, metavar="PATTERN", help="Only matching cells: MODEL/ATTACK/THREAT/SEED or a part, with *."
@@ -159,10 +159,11 @@ def _plan(
 
     stated = measuring.parse_flops(throughput) if throughput else None
     check_attack_options(bench)
-    if calibrate:
-        for name, rate in measuring.calibrate(cells(bench, options.only, options.skip), options.device):
+    if stated is None:
+        measured = measuring.calibrate if calibrate else measuring.measure_one
+        for name, rate in measured(cells(bench, options.only, options.skip), options.device):
             if not quiet:
-                say(f"{name}: {format_flops(rate)} FLOPs per second")
+                say(f"{name}: {format_flops(rate)} FLOPs per second, measured now and remembered")
     plan = plan_benchmark(bench, options, stated)
     show(plan_table(plan), plan.json(), form)
 

@@ -155,7 +155,10 @@ def test_calibration_measures_first(here: Here, file: Path, tmp_path: Path, monk
     monkeypatch.setenv("VITATTACK_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(throughput, "SECONDS", 0.0)
     words = ("bench", str(file), "--plan", "--json", "--device", "cpu", "--out", str(tmp_path / "none"))
-    assert json.loads(here(*words).stdout)["hours"] is None
+    assert json.loads(here(*words, "--throughput", "1T").stdout)["hours"] > 0  # nothing is measured
+    first = here(*words)
+    assert "measured now and remembered" in first.stderr and json.loads(first.stdout)["hours"] > 0
+    assert "measured now" not in here(*words).stderr
     done = here(*words, "--calibrate")
     assert done.returncode == 0 and "tiny-vit: " in done.stderr
     assert json.loads(done.stdout)["hours"] > 0

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 
 from tests.bench.plan.making import TEXT, bench, plan
 from vitattack.bench.options import BenchOptions
 from vitattack.bench.run.run_benchmark import run_benchmark
+from vitattack.models.architectures.build import build_architecture
+from vitattack.models.flops import count_forward
+from vitattack.models.victim import Victim
 from vitattack.models.zoo.catalogue import zoo_entries
+from vitattack.models.zoo.count_figures import count_figures
 from vitattack.models.zoo.figures import figures_of
 from vitattack.report.bench_plan import format_bytes, format_flops, format_hours, plan_table
 
@@ -91,10 +98,11 @@ def test_a_source_that_is_named_twice_is_fetched_once(tmp_path: Path, monkeypatc
     assert plan(bench(tmp_path, text)).rows[0].fetch == 1200
 
 
-def test_a_file_is_priced_by_its_own_shape_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_priced_by_its_own_shape(tmp_path: Path) -> None:
+    """Of an architecture of the zoo without being opened, of another one by counting what the file holds."""
     like = zoo_entries()["tiny-vit"]
-    (tmp_path / "w.safetensors").write_bytes(b"")
-    row = f"{{model: {tmp_path / 'w.safetensors'}, label: mine, arch: {like.arch!r}, normalize: cifar10MORE}}"
+    torch.save(build_architecture(str(like.arch), {"depth": 2}).state_dict(), tmp_path / "w.pt")
+    row = f"{{model: {tmp_path / 'w.pt'}, label: mine, arch: {like.arch!r}, normalize: cifar10MORE}}"
 
     def priced(more: str) -> float | None:
         text = TEXT.partition("attacks:")[0].replace("[tiny-vit,", f"[{row.replace('MORE', more)},")
@@ -103,7 +111,19 @@ def test_a_file_is_priced_by_its_own_shape_or_not_at_all(tmp_path: Path) -> None
     figures = figures_of(like)
     assert figures is not None and not like.arch_kwargs
     assert priced("") == 8 * (23 * figures.flops + 20 * figures.backward)
-    assert priced(", arch_kwargs: {depth: 40}") is None
+    shallow = count_figures(replace(like, arch_kwargs={"depth": 2}))
+    assert priced(", arch_kwargs: {depth: 2}") == 8 * (23 * shallow.flops + 20 * shallow.backward)
+    assert priced(", arch_kwargs: {depth: 40}") is None  # which the file does not fit
+
+
+def test_timms_models_are_counted_without_their_weights_and_code_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit('it was run')\n\ndef make(): ...\n")
+    names = f"timm:test_vit.r160_in1k, {{model: '{tmp_path / 'mine.py'}:make', normalize: none}}"
+    head = TEXT.partition("attacks:")[0].replace("tiny-vit,", names + ",")
+    timms, code, _ = plan(bench(tmp_path, head + "attacks: [fgsm]\n")).rows
+    victim = Victim(timm.create_model("test_vit.r160_in1k"), name="t", num_classes=1000, input_size=160)
+    assert timms.flops is not None and timms.flops > 8 * count_forward(victim)[0]
+    assert code.flops is None
 
 
 def test_numbers_that_can_be_read() -> None:

@@ -1,8 +1,8 @@
-"""Cost of a benchmark: passes, FLOPs, bytes to fetch and hours of each cell. Runs no model."""
+"""Cost of a benchmark: passes, FLOPs, bytes to fetch and hours of each cell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, of_one_image
 from vitattack.bench.cells import Cell, cells
 from vitattack.bench.options import BenchOptions
+from vitattack.bench.plan.sizes import entry_of, sized_model
 from vitattack.bench.plan.throughput import MeasuredRates, Rate
 from vitattack.bench.read.unopened_data import UnopenedData, look_up_data
 from vitattack.bench.run.stored_cells import StoredCells
@@ -18,7 +19,6 @@ from vitattack.core.errors import UsageError
 from vitattack.core.words import names_a_file
 from vitattack.models.weights.cache import weights_location
 from vitattack.models.zoo.catalogue import zoo_entries
-from vitattack.models.zoo.entry import ZooEntry
 from vitattack.models.zoo.figures import ModelFigures, figures_of
 from vitattack.threats.base import parse_threat
 
@@ -149,7 +149,8 @@ def _cost(cell: Cell, data: UnopenedData, rate: Rate | None, sizes: Sequence[int
     n = _images(cell, data)
     classes = data.classes or cell.options.get("num_classes") or (entry.num_classes if entry else DEFAULT_CLASSES)
     spent = price_of(cell.attack, cell.threat, classes)
-    figures = figures_of(entry) if entry else None
+    sized = sized_model(cell)
+    figures = sized.figures if sized else None
     flops = least_flops = None
     if spent and figures and n is not None:
         per_image: float | None = _flops(spent.victim, figures)
@@ -195,23 +196,6 @@ def _images(cell: Cell, data: UnopenedData) -> int | None:
 
 def _flops(passes: PassesPerImage, figures: ModelFigures) -> float:
     return passes.forwards * figures.flops + passes.backwards * figures.backward
-
-
-def entry_of(cell: Cell) -> ZooEntry | None:
-    """Zoo entry of a model's size; for a file the entry it is read like, or one of the same architecture."""
-    zoo = zoo_entries()
-    if cell.model in zoo:
-        return zoo[cell.model]
-    if "like" in cell.options:
-        return zoo.get(str(cell.options["like"]))
-    arch = cell.options.get("arch")
-    shape = _shape(arch, cell.options.get("arch_kwargs", {}))
-    return next((entry for entry in zoo.values() if arch and _shape(entry.arch, entry.arch_kwargs) == shape), None)
-
-
-def _shape(arch: Any, arch_kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Arguments that determine the size of a model; the number of classes hardly does."""
-    return arch, {key: value for key, value in arch_kwargs.items() if key != "num_classes"}
 
 
 def needed_models(cell: Cell) -> set[str]:

@@ -12,13 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from vitattack.bench.plan.sizes import SizedModel, sized_model
 from vitattack.core import files
 from vitattack.core.errors import UsageError
 from vitattack.core.locks import cache_lock
 from vitattack.core.words import printable
-from vitattack.models.zoo.catalogue import zoo_entries
-from vitattack.models.zoo.entry import ZooEntry
-from vitattack.models.zoo.figures import figures_of
 
 if TYPE_CHECKING:
     from vitattack.bench.cells import Cell
@@ -92,44 +90,61 @@ def remember(device: str, threads: int | None, rates: dict[str, float]) -> None:
 
 def calibrate(cells: Iterable[Cell], device: str) -> Iterator[tuple[str, float]]:
     """Measure each model of the cells once, remember the rates, and yield them."""
-    done: set[str] = set()
-    for cell in cells:
-        entry = zoo_entries().get(cell.model)
-        if cell.runnable and cell.model not in done and entry is not None and figures_of(entry) is not None:
-            done.add(cell.model)
-            rate = measure(entry, cell.settings.batch_size, device, cell.settings.threads)
-            remember(device, cell.settings.threads, {cell.model: rate})
-            yield cell.model, rate
+    for cell, sized in _known(cells):
+        yield cell.model, _measured(cell, sized, device)
 
 
-def measure(entry: ZooEntry, batch_size: int, device: str, threads: int | None) -> float:
-    """FLOPs per second of gradient steps, as attacks make them; random weights, so that none are fetched."""
+def measure_one(cells: Iterable[Cell], device: str) -> Iterator[tuple[str, float]]:
+    """For every number of threads that this machine has no rate for: measure the model of medium size, and yield its rate."""
+    rates, found = MeasuredRates(device), sorted(_known(cells), key=lambda each: each[1].figures.flops)
+    for threads in dict.fromkeys(cell.settings.threads for cell, _ in found):
+        if rates.of("", threads) is None:
+            alike = [each for each in found if each[0].settings.threads == threads]
+            cell, sized = alike[len(alike) // 2]
+            yield cell.model, _measured(cell, sized, device)
+
+
+def _known(cells: Iterable[Cell]) -> list[tuple[Cell, SizedModel]]:
+    """A cell for each model that can be built here and whose size is known."""
+    by_model = {cell.model: cell for cell in reversed([*cells]) if cell.runnable}
+    sizes = ((cell, sized_model(cell)) for cell in reversed(by_model.values()))
+    return [(cell, sized) for cell, sized in sizes if sized is not None]
+
+
+def _measured(cell: Cell, sized: SizedModel, device: str) -> float:
+    rate = measure(sized, cell.settings.batch_size, device, cell.settings.threads)
+    remember(device, cell.settings.threads, {cell.model: rate})
+    return rate
+
+
+def measure(sized: SizedModel, batch_size: int, device: str, threads: int | None) -> float:
+    """FLOPs per second of gradient steps, as attacks make them; batches are smaller where one would take longer than that."""
     import time
 
     import torch
 
     from vitattack.core.runtime import numerics, resolve_device, usable_cores
     from vitattack.models.victim import frozen
-    from vitattack.models.zoo.load import build_victim
 
-    figures = figures_of(entry)
-    assert figures is not None
     place = resolve_device(device)
 
-    def step(x: torch.Tensor) -> None:
+    def seconds_of(x: torch.Tensor) -> float:
+        began = time.perf_counter()
         leaf = x.clone().requires_grad_()
         torch.autograd.grad(victim(leaf).sum(), leaf)
         if place.type == "cuda":
             torch.cuda.synchronize()
+        return time.perf_counter() - began
 
     with numerics(threads or usable_cores()), torch.random.fork_rng(devices=[]):
-        victim = build_victim(entry).to(place).float().eval()
-        x = victim.grey().expand(batch_size, -1, -1, -1).to(place)
+        victim = sized.build().to(place).float().eval()
+        image = victim.grey().to(place)
         with frozen(victim):
-            step(x[:1])
-            began, count = time.perf_counter(), 0
-            while count == 0 or time.perf_counter() - began < SECONDS:
-                step(x)
+            seconds_of(image)  # the first pass is slow
+            affordable = int(SECONDS / seconds_of(image))
+            x = image.expand(max(1, min(batch_size, affordable)), -1, -1, -1)
+            count, seconds = 0, 0.0
+            while count == 0 or seconds < SECONDS:
+                seconds += seconds_of(x)
                 count += 1
-            seconds = time.perf_counter() - began
-    return count * batch_size * (figures.flops + figures.backward) / seconds
+    return count * len(x) * (sized.figures.flops + sized.figures.backward) / seconds
