@@ -39,7 +39,7 @@ def test_a_plan_builds_attacks_and_runs_nothing(file: Path, tmp_path: Path) -> N
         "from vitattack.cli.main import cli\n"
         "cli.main(['bench'], standalone_mode=False, prog_name='vitattack')\n"
         "assert 'torch' not in sys.modules\n"
-        "for words in (sys.argv[1:], [*sys.argv[1:], '--json'], ['bench', 'demo', '--plan']):\n"
+        "for words in (sys.argv[1:], [*sys.argv[1:], '--json'], ['bench', 'demo', '--plan', '--throughput', '1T']):\n"
         "    cli.main(words, standalone_mode=False, prog_name='vitattack')\n"
         "for name in ('timm', 'torchvision', 'pandas', 'ray'):\n"
         "    assert name not in sys.modules, name\n"
