@@ -104,6 +104,7 @@ BUILT_IN = {
     "minimum_norm.sigma_zero": ("sigma_zero",),
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
+    "views.inputs": ("admix", "di", "patchout", "si", "ti"),
 }
 ATTACKS.add_lazily(
     "vitattack.attacks", {name: f"{module}:{name}" for module, names in BUILT_IN.items() for name in names}

@@ -27,7 +27,7 @@ class Expectation(Wrapper):
 
     def __post_init__(self) -> None:
         refuse_nesting(self.inner)
-        _require_loss(self.inner)
+        require_loss(self.inner)
         if not 1 <= self.answers <= 1000:
             raise UsageError(f"eot averages over 1 to 1000 forwards, not {self.answers}")
 
@@ -44,10 +44,10 @@ class Expectation(Wrapper):
         return self.inner(Averaged(victim, self.answers), x, y, rng=rng)
 
 
-def _require_loss(attack: Attack) -> None:
+def require_loss(attack: Attack) -> None:
     """Refuse attacks without a loss to average, such as fab."""
     if isinstance(attack, Stages):
         for part in attack.attacks:
-            _require_loss(part)
+            require_loss(part)
     elif not isinstance(attack, Targets):  # they have checked their inner attack
         attack.with_loss(CrossEntropy())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from vitattack.core.rng import SampleRng
+
 
 class Attackable(nn.Module):
     """A module that attacks drive: the victim, or a view of it. It maps pixels in [0,1] to (B, num_classes) logits.
@@ -29,6 +31,12 @@ class Attackable(nn.Module):
     def verdict(self, x: Tensor, logits: Tensor) -> Tensor:
         """Return the logits that decide at x whether an example fools the model; `logits` are this module's own at x."""
         return logits
+
+    def follow(self, clean: Tensor, rng: SampleRng) -> None:
+        """Learn of which images the candidates of the next calls are, and of their random streams."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Learn that other candidates than these, a boolean mask, have left."""
 
     def verdict_again(self, x: Tensor) -> Tensor:
         """Return another answer of the model that decides at x: of a random one, another draw."""

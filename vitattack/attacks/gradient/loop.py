@@ -91,6 +91,7 @@ class Gradient(InBall):
         self, victim: Attackable, x: Tensor, y: Tensor, rng: SampleRng, result: Tensor, evidence: dict[str, Tensor]
     ) -> None:
         active = torch.arange(len(x), device=x.device)
+        victim.follow(x, rng.child("view"))
         answers = victim.answers  # forwards per query: a view of a random model averages several
         x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
         for passes in ("forwards", "backwards"):
@@ -143,6 +144,7 @@ class Gradient(InBall):
                 loss = loss_value(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
                 (grad,) = torch.autograd.grad(loss.sum(), x_adv)
                 grad, x_adv = grad[keep], x_adv[keep]
+                victim.keep(keep)
                 state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}
             grad = grad.nan_to_num(0.0, 0.0, 0.0)  # one NaN pixel must not spoil the whole image
             if t == 0:

@@ -1,0 +1,1 @@
+"""Views for transfer: the victim with changed inputs or changed gradients, one by one or several at once."""
