@@ -48,6 +48,8 @@ Examples:
   vitattack transfer tiny-vit tiny-vit-standard --limit 200     all pairs, pgd(preset=bhojanapalli2021, stop=never)
   vitattack transfer tiny-vit --to tiny-vit-standard tiny-vit-saturated pgd --threat linf:1/255
   vitattack transfer tiny-vit tiny-vit-standard --attack "mim(stop=never)" --format latex
+  vitattack transfer tiny-vit-standard --to tiny-cnn-standard --protocol transferattack
+  vitattack transfer tiny-vit-standard --to tiny-cnn-standard --protocol transferattack "pna(di(mim(stop=never)))"
   vitattack transfer tiny-vit tiny-vit-standard --json | jq '.cells[] | {source, target, drop}'
 \b
 The same command resumes a run that was stopped, and prints the stored tables of a finished one.
@@ -63,13 +65,16 @@ The same command resumes a run that was stopped, and prints the stored tables of
     show_default=False,
 )
 @option("--attack", help="The attack, if it does not stand last; default: pgd(preset=bhojanapalli2021, stop=never).")
-@option("--threat", default="linf:8/255", help="Budget in pixel units: linf:8/255 or l2:0.5.")
+@option("--threat", help="Budget in pixel units: linf:8/255 or l2:0.5; default: linf:8/255.")
+@option("--protocol", help="Attack and budget as published: transferattack (mim(stop=never), linf:16/255).")
 @option("--calibration", help="Data set for attacks that learn from other images first.")
 @combined(data_options, file_options, machine_options, store_options, output_options)
 def command(
     models: tuple[str, ...],
     to: tuple[str, ...],
     attack: str | None,
+    threat: str | None,
+    protocol: str | None,
     as_json: bool,
     form: str,
     quiet: bool,
@@ -81,13 +86,15 @@ def command(
     Between input sizes images and changes are resized, and the cell is marked.
     """
     from vitattack.evaluation.transfer.command_words import split_attack
+    from vitattack.evaluation.transfer.protocols import settled
 
     options = model_options(given)
     data = data_text(given.pop("data"), given.pop("limit"), given.pop("subset"), given.pop("indices"))
-    sources, targets, text = split_attack(models, to, attack)
+    sources, targets, named_attack = split_attack(models, to, attack)
+    text, threat = settled(protocol, named_attack, threat)
     check_models([*sources, *targets], options)
     (named,) = check_attacks([text])
-    check_threat(given["threat"])
+    check_threat(threat)
     check_images(data, given["data_dir"], given["transform"])
 
     from vitattack.evaluation.transfer.study import transfer
@@ -99,5 +106,5 @@ def command(
 
     catch_sigterm()
     with EvaluationScreen(quiet) as screen:
-        matrix = transfer(sources, targets, named, data=data, options=options, listener=screen, **given)
+        matrix = transfer(sources, targets, named, threat=threat, data=data, options=options, listener=screen, **given)
     show(numbers(matrix) if form == "csv" else tables(matrix), matrix.json(), "json" if as_json else form)

@@ -54,7 +54,7 @@ def test_the_papers_are_there():
         *(f"bhojanapalli-table3-{part}" for part in ("clean", "a", "c", "r", "cue-conflict")),
         *(f"tora-table{n}{part}" for n in (1, 2, 3) for part in ("", "-a", "-r")),
         *("robustbench-imagenet", "robustbench-cifar10", "robustbench-cifar100"),
-        *("demo", "masking", "transfer", "spatial", "clip-zeroshot"),
+        *("demo", "masking", "transfer", "transferattack", "spatial", "clip-zeroshot"),
     }
     assert names == wanted
 

@@ -25,6 +25,7 @@ FAST = "fgsm(stop=never)"
         (["tiny-vit", "--to", "tiny-vit-standard", "--to", "tiny-vit", "--attack", FAST], 1, 2, FAST),
         (["--to=tiny-vit-standard", "--threat", "linf:1/255", "tiny-vit", FAST], 1, 1, FAST),
         (["tiny-vit"], 1, 1, "pgd(stop=never, preset=bhojanapalli2021)"),
+        (["tiny-vit", "--protocol", "transferattack"], 1, 1, "mim(stop=never)"),
     ],
 )
 def test_sources_targets_and_attack_in_any_order(
@@ -72,6 +73,8 @@ def test_every_form_shows_the_matrix_and_eval_finds_the_diagonal(here: Here) -> 
         (["tiny-vit", "pdg"], "unknown model or attack 'pdg': did you mean pgd"),
         (["tiny-vit", "pgd", "--attack", "mim"], "one attack is crafted at a time"),
         (["tiny-vit", "--threat", "spatial"], "not spatial ones"),
+        (["tiny-vit", "--protocol", "transferatack"], "did you mean transferattack"),
+        (["tiny-vit", "--protocol", "transferattack", "--threat", "linf:8/255"], "is under linf:16/255"),
         (["tiny-vit", "--shard", "0/2"], "No such option"),
         (["tiny-vit", "--out", "file/below", "--limit", "4"], "give another folder with --out"),
     ],

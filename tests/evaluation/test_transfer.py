@@ -14,11 +14,17 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
+from vitattack.attacks.attack_text import build
+from vitattack.attacks.gradient.loop import Gradient
+from vitattack.attacks.gradient.starts import Clean
+from vitattack.attacks.gradient.steps import Momentum
+from vitattack.attacks.losses.plain import CrossEntropy
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.transfer.command_words import split_attack
+from vitattack.evaluation.transfer.protocols import settled
 from vitattack.evaluation.transfer.study import transfer
 from vitattack.evaluation.transfer.success_matrix import TransferCell, TransferMatrix
 from vitattack.models.victim import Victim
@@ -28,6 +34,7 @@ from vitattack.records.record import RecordListener, SampleRecord, Status
 from vitattack.records.result import Result
 from vitattack.report.transfer import numbers, tables
 from vitattack.threats.base import parse_threat
+from vitattack.threats.lp import LpBall
 
 Images = tuple[Tensor, Tensor]
 PGD = "pgd(steps=3, stop=never)"
@@ -323,13 +330,13 @@ def test_what_does_not_fit_is_refused_in_one_line(change: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((["a", "b"], [], None), (["a", "b"], [], "pgd(preset=bhojanapalli2021, stop=never)")),
+        ((["a", "b"], [], None), (["a", "b"], [], None)),
         ((["a", "b", "pgd"], [], None), (["a", "b"], [], "pgd")),
         ((["a"], ["c", "d", "pgd"], None), (["a"], ["c", "d"], "pgd")),
         ((["a", "aas+pgd"], ["c"], None), (["a"], ["c"], "aas+pgd")),
         ((["a"], ["c", "pgdd(steps=3)"], None), (["a"], ["c"], "pgdd(steps=3)")),
         ((["a"], ["c"], "mim"), (["a"], ["c"], "mim")),
-        ((["a"], ["weights (1).pt"], None), (["a"], ["weights (1).pt"], "pgd(preset=bhojanapalli2021, stop=never)")),
+        ((["a"], ["weights (1).pt"], None), (["a"], ["weights (1).pt"], None)),
     ],
 )
 def test_the_attack_may_stand_last(words: tuple[list[str], list[str], str | None], expected: object) -> None:
@@ -340,6 +347,26 @@ def test_the_attack_may_stand_last(words: tuple[list[str], list[str], str | None
 def test_two_attacks_are_one_too_many(words: tuple[list[str], list[str], str | None]) -> None:
     with pytest.raises(UsageError, match="one attack is crafted at a time"):
         split_attack(*words)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, None, None), ("pgd(preset=bhojanapalli2021, stop=never)", "linf:8/255")),
+        (("transferattack", None, None), ("mim(stop=never)", "linf:16/255")),
+        (("transferattack", "di(mim(stop=never))", "linf:16/255"), ("di(mim(stop=never))", "linf:16/255")),
+        ((None, "pgd", "l2:1"), ("pgd", "l2:1")),
+    ],
+)
+def test_a_protocol_settles_what_is_not_given(given: tuple[str | None, ...], expected: tuple[str, str]) -> None:
+    assert settled(*given) == expected  # type: ignore[arg-type]
+
+
+def test_the_attack_of_transferattack_takes_ten_equal_steps_with_full_momentum() -> None:
+    attack, threat = settled("transferattack", None, None)
+    assert build(attack, parse_threat(threat)) == Gradient(
+        LpBall("linf", 16 / 255), 10, Momentum(0.1, decay=1.0), CrossEntropy(), Clean(), "never"
+    )
 
 
 def test_a_module_named_twice_is_called_by_its_name() -> None:

@@ -41,6 +41,10 @@ class ThroughView(Wrapper):
 
     def __post_init__(self) -> None:
         for part in walk_attacks(self.inner):
+            if part.traits.sources:
+                raise UsageError(
+                    f"{self.name} belongs inside transfer: write transfer('MODEL', {self.name}(mim(stop=never)))"
+                )
             if not isinstance(part, ThroughView) and not any(each.traits.plain_only for each in part.parts):
                 refuse_nesting(part)
             if self.change.follows and not part.parts and not isinstance(part, Gradient):

@@ -12,8 +12,10 @@ from vitattack.models.weights.sources import SUFFIXES
 DEFAULT_ATTACK = "pgd(preset=bhojanapalli2021, stop=never)"
 
 
-def split_attack(models: Sequence[str], to: Sequence[str], attack: str | None) -> tuple[list[str], list[str], str]:
-    """Sources, targets and the attack, which may be the last word of either list."""
+def split_attack(
+    models: Sequence[str], to: Sequence[str], attack: str | None
+) -> tuple[list[str], list[str], str | None]:
+    """Sources, targets and the attack, if one is named; it may be the last word of either list."""
     lists = list(models), list(to)
     attacks = [attack] if attack else []
     for words in lists:
@@ -21,7 +23,7 @@ def split_attack(models: Sequence[str], to: Sequence[str], attack: str | None) -
             attacks.append(words.pop())
     if len(attacks) > 1:
         raise UsageError("one attack is crafted at a time: name one, or worst(...) of several")
-    return *lists, attacks[0] if attacks else DEFAULT_ATTACK
+    return *lists, attacks[0] if attacks else None
 
 
 def is_attack(word: str) -> bool:

@@ -152,7 +152,7 @@ class Admixed(Change):
         return [image / 2**power for power in range(self.scales) for image in mixed]
 
     def _others(self, x: Tensor, run: Followed) -> list[Tensor]:
-        if self.pool is None or self.pool.shape[1:] != x.shape[1:]:
+        if self.pool is None or not len(self.pool):
             return [x.flip(-1)] * self.others  # its own mirror image, for want of others
         streams, count = run.draws("admix"), len(self.pool)
         chosen = [
