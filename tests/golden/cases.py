@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MODELS = ("tiny-vit", "tiny-vit-standard", "tiny-cnn-standard", "tiny-vit-aas", "tiny-vit-saturated")
-LINF, L2, L0, SPATIAL = "linf:8/255", "l2:0.5", "l0:20px", "spatial"
+LINF, L2, L1, L0, SPATIAL = "linf:8/255", "l2:0.5", "l1:12", "l0:20px", "spatial"
 # Budgets that leave some images of the small transformer standing.
-SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", L0: "l0:4px", SPATIAL: "spatial:1px,2deg"}
+SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", L1: "l1:0.7", L0: "l0:4px", SPATIAL: "spatial:1px,2deg"}
 
 # Old text -> new text, wherever it stands as a whole word in an attack text, a model id, an evidence key or an output:
 # "pgd(preset=s003)" -> "pgd(preset=bhojanapalli2021)". Cases and stored records are read through this table.
@@ -170,6 +170,7 @@ QUICK = {
     "transfer": 'transfer("tiny-vit-standard", pgd(steps=3))',
     "worst": "worst(pgd(steps=3), gama(steps=4))",
 }
+ALSO_L1 = ("apgd", "apgd_t", "autoattack", "fab", "fab_t", "fmn", "square")
 ONLY_L2 = ("cw_l2", "ddn")
 ONLY_L0 = ("sigma_zero",)
 ONLY_SPATIAL = ("spatial", "spatial_random")
@@ -354,7 +355,7 @@ def crafted() -> Iterator[Case]:
             continue
         text = GIVEN.format("0.3, 0.2") if name == "given" else text
         threats = (SPATIAL,) if name in ONLY_SPATIAL else (L2,) if name in ONLY_L2 else (LINF, L2)
-        threats = (L0,) if name in ONLY_L0 else threats
+        threats = (L0,) if name in ONLY_L0 else (*threats, L1) if name in ALSO_L1 else threats
         for threat in threats:
             budget = threat if name in ONLY_L2 else SMALLER[threat]  # in so few steps it finds nothing nearer
             yield Crafting(f"craft/{threat.partition(':')[0]}/{name}", text, budget, NEEDS.get(name))

@@ -9,7 +9,8 @@ from torch import Tensor
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks.gradient.apgd import AutoStep, checkpoints
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.gradient.starts import Edge
+from vitattack.attacks.gradient.sparse_apgd import SparseAutoStep
+from vitattack.attacks.gradient.starts import Edge, Start
 from vitattack.attacks.losses.base import AnyLoss, Moment, loss_memory, loss_value
 from vitattack.attacks.losses.plain import DLR, CrossEntropy
 from vitattack.attacks.losses.targeted import TargetedDLR
@@ -17,6 +18,7 @@ from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
+from vitattack.threats.sparse import L1Ball
 
 reference = pytest.importorskip("pyautoattack.autopgd_base")
 N = 6
@@ -98,6 +100,63 @@ def test_every_iterate_is_the_reference_one(case: tuple[Victim, Tensor, Tensor],
     assert int(standing.sum()) >= 2
     moved = (expected[-1] - expected[-2]).flatten(1).abs().amax(1)
     assert float(moved.max()) < 2 * eps  # the step did shrink: the checkpoints were at work
+
+
+class Given(Start):
+    """A start known beforehand."""
+
+    passes = 0
+
+    def __init__(self, points: Tensor) -> None:
+        self.points = points
+
+    def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
+        return self.points
+
+
+@pytest.mark.parametrize("shrinking", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_iterate_in_l1_is_the_reference_one(
+    case: tuple[Victim, Tensor, Tensor], loss: str, shrinking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the package counts changes as it means to: a change that its projection takes back leaves a rounding error."""
+    victim, x, y = case
+    ball, steps, recorder = L1Ball("l1", 3.0), 50, Recorder(victim)
+    kind = reference.APGDAttack_targeted if loss.endswith("targeted") else reference.APGDAttack
+    attack = kind(recorder, n_iter=steps, norm="L1", eps=ball.eps, device=torch.device("cpu"))
+    attack.loss = loss
+    attack.init_hyperparam(x)
+    with torch.no_grad():
+        attack.y_target = victim(x).sort(dim=1)[1][:, -3]
+    state = torch.get_rng_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)  # they project in float32
+        patch.setattr(reference, "L0_norm", lambda change: (change.abs() > 1e-9).flatten(1).sum(1))
+        torch.set_default_dtype(torch.float64)
+        try:
+            torch.manual_seed(3)
+            if shrinking:
+                attack.decr_eps_pgd(x, y, [9.0, 6.0, 3.0], [15, 15, 20])
+            else:
+                attack.attack_single_run(x, y)
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_rng_state(state)
+    expected, ours = recorder.seen, Recorder(victim)
+    rule = SparseAutoStep(shrinking=shrinking)
+    run = Gradient(ball, len(expected) - 1, rule, LOSSES[loss], Given(expected[0]), stop="never")
+    last = run(ours, x, y, rng=SampleRng(0, tuple(range(N)))).x_adv
+    assert len(expected) == (steps + 3 if shrinking else steps + 1)
+    standing = torch.ones(N, dtype=torch.bool)
+    for step, (one, other) in enumerate(zip([*ours.seen, last], expected, strict=True)):
+        gap = (one - other).flatten(1).abs().amax(1)
+        assert (gap[standing] < 1e-7).all(), f"step {step}: {gap}"
+        with torch.no_grad():  # as in linf and l2, DLR is flat where the true class came third
+            standing &= (victim(other).argmax(1) == y) | (loss == "ce")
+    assert int(standing.sum()) >= 2
+    sizes = torch.stack([ball.size(x, point) for point in expected])
+    assert float(sizes[-1].max()) <= ball.eps * 1.000001
+    assert (float(sizes.max()) > 2 * ball.eps) == shrinking
 
 
 def test_checkpoints_are_those_of_the_paper() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,10 +17,11 @@ from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim, frozen
 from vitattack.models.zoo.load import load_model
 from vitattack.threats.lp import LpBall
+from vitattack.threats.sparse import L1Ball
 
 FABAttack_PT = pytest.importorskip("pyautoattack.fab_pt").FABAttack_PT
-EPS = {"linf": 8 / 255, "l2": 0.5}
-THEIRS = {"linf": "Linf", "l2": "L2"}
+BALLS = {"linf": LpBall("linf", 8 / 255), "l2": LpBall("l2", 0.5), "l1": L1Ball("l1", 6)}
+THEIRS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
     return x[right][:n], y[right][:n]
 
 
-@pytest.mark.parametrize("norm", EPS)
+@pytest.mark.parametrize("norm", BALLS)
 @pytest.mark.parametrize("text", ["fab(steps=6, stop=never)", "fab_t(steps=6, targets=2, stop=never)"])
 def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both query the model at the same points, image by image, when no candidate lies inside the budget."""
@@ -81,7 +83,7 @@ def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch
     for i in range(len(x)):
         ours, theirs = Watched(victim), Watched(victim)
         theirs.watching = False
-        attack = attack_text.build(text, LpBall(norm, 1e-4))  # type: ignore[arg-type]
+        attack = attack_text.build(text, replace(BALLS[norm], eps=1e-4))
         attack(ours, x[i : i + 1], y[i : i + 1], rng=SampleRng(0, (i,)))
         with double_throughout(monkeypatch), frozen(victim):
             state = torch.get_rng_state()
@@ -99,7 +101,7 @@ def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch
 def verdicts(text: str, norm: str, n: int, settings: dict[str, int]) -> tuple[Tensor, Tensor]:
     victim = load_model("tiny-vit", torch.device("cpu")).victim
     x, y = images(victim, n, among=2 * n)
-    ball = LpBall(norm, EPS[norm])  # type: ignore[arg-type]
+    ball = BALLS[norm]
     fooled, theirs = [], []
     for a, b in zip(x.split(50), y.split(50), strict=True):
         fooled.append(
@@ -107,14 +109,14 @@ def verdicts(text: str, norm: str, n: int, settings: dict[str, int]) -> tuple[Te
         )
         with frozen(victim):
             state = torch.get_rng_state()
-            reference = FABAttack_PT(victim, norm=THEIRS[norm], eps=EPS[norm], **settings)
+            reference = FABAttack_PT(victim, norm=THEIRS[norm], eps=ball.eps, **settings)
             x_adv = reference.perturb(a, b)
             torch.set_rng_state(state)
             theirs.append(ball.allows(a, x_adv) & (victim(x_adv).argmax(1) != b))
     return torch.cat(fooled), torch.cat(theirs)
 
 
-@pytest.mark.parametrize("norm", EPS)
+@pytest.mark.parametrize("norm", BALLS)
 def test_fab_t_fools_whom_the_reference_fools(norm: str) -> None:
     ours, theirs = verdicts(
         "fab_t(steps=8, targets=1)", norm, 24, {"targeted": True, "n_target_classes": 1, "n_iter": 8}
@@ -125,7 +127,7 @@ def test_fab_t_fools_whom_the_reference_fools(norm: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("norm", EPS)
+@pytest.mark.parametrize("norm", BALLS)
 def test_fab_t_fools_whom_the_reference_fools_among_200(norm: str) -> None:
     """Verdicts in float32 agree except at the very edge of the budget: at most 1 in 200 differs."""
     ours, theirs = verdicts(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from vitattack.attacks.base import Attack
 
 LP = ("linf", "l2")
-EVERY_LP = (*LP, "l1", "l0")
+LP_AND_L1 = (*LP, "l1")
+EVERY_LP = (*LP_AND_L1, "l0")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitattack.attacks.autoattack.autoattack import VERSIONS
 from vitattack.attacks.autoattack.flags import Flag
 from vitattack.attacks.base import Calibration, Crafted, InBall, Traits, blank_evidence
-from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.catalogue import LP_AND_L1, catalogued
 from vitattack.attacks.foreign.sandbox import judge_candidates, quiet, sandboxed
 from vitattack.attacks.losses.base import AnyLoss
 from vitattack.core.errors import UsageError
@@ -38,7 +38,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 LEAST_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 PAPER_STEPS, PAPER_QUERIES = 100, 5000
-NORMS = {"linf": "Linf", "l2": "L2"}
+NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 @cache
@@ -222,6 +222,7 @@ class AutoAttackReference(InBall):
 @catalogued(
     paper="Croce & Hein, ICML 2020, the authors' code",
     quick="autoattack_ref(stages=('apgd-ce',), steps=10)",
+    threats=LP_AND_L1,
     foreign=True,
 )
 def autoattack_ref(

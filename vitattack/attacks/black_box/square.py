@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, Traits, blank_evidence
-from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.catalogue import LP_AND_L1, catalogued
 from vitattack.attacks.losses.base import AnyLoss, Loss, Remembering, claim_draws, fools, mean_answer
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import Price, PriceQuery
@@ -33,7 +33,7 @@ QUERIES_PER_DRAW = 250
 
 @dataclass(frozen=True)
 class Square(InBall):
-    """Starts with vertical stripes (linf) or tiles (l2), then tries one random square per query and keeps improvements.
+    """Starts with vertical stripes (linf) or tiles (l2, l1), then tries one random square per query and keeps improvements.
 
     The start and Q queries are Q + 1 forwards; a fooled sample leaves at once, the others end at their best point. Each
     sample has its own squares. They reach the last row and column, as in the paper; the released code stops one short.
@@ -112,7 +112,7 @@ class Square(InBall):
         result[active] = best
 
     def side(self, t: int, height: int, width: int) -> int:
-        """Side of the square of query `t` (from 0) in pixels; odd in l2, whose pattern has a centre."""
+        """Side of the square of query `t` (from 0) in pixels; odd in l2 and l1, whose pattern has a centre."""
         t = int(t / self.queries * 10_000) if self.rescale else t
         p = self.p / 2 ** sum(t > halving for halving in HALVINGS)
         side = round(math.sqrt(p * height * width))
@@ -120,7 +120,7 @@ class Square(InBall):
         return min(side, height, width)
 
     def _numbers(self, x: Tensor) -> int:
-        """Random numbers per query: positions and, in l2, an orientation; then a sign per channel."""
+        """Random numbers per query: positions and, in l2 and l1, an orientation; then a sign per channel."""
         return x.shape[1] + (2 if self.ball.norm == "linf" else 5)
 
     def _start(self, x: Tensor, rng: SampleRng) -> Tensor:
@@ -136,7 +136,7 @@ class Square(InBall):
         signs = _signs(noise[..., 1:], x)
         delta = torch.zeros_like(x)
         for i, (top, left) in enumerate(places):
-            pattern = _pattern(side, noise[:, i, 0], x)
+            pattern = _pattern(side, self._order, noise[:, i, 0], x)
             delta[:, :, top : top + side, left : left + side] = pattern * signs[:, i, :, None, None]
         return self._at_full_budget(x, delta)
 
@@ -149,18 +149,27 @@ class Square(InBall):
             return self.ball.project(x, best + 2 * self.ball.eps * signs * first.mask)
         second = _Window(noise[:, 2], noise[:, 3], side, x)
         signs = _signs(noise[:, 5:], x)[:, :, None, None]
+        order, channels = self._order, x.shape[1]
         delta = best - x
         # the new pattern replaces the first window and takes the energy of both windows and of the unused budget
-        energy = _norm(delta * (first.mask | second.mask)).square()
-        spare = (self.ball.eps**2 - _norm(delta, (1, 2, 3)).square()).clamp_min(0) / x.shape[1]
+        energy = _norm(delta * (first.mask | second.mask), order).pow(order)
+        spare = (self.ball.eps**order - _norm(delta, order, (1, 2, 3)).pow(order)).clamp_min(0) / channels
         old = delta[first.index]
-        new = _pattern(side, noise[:, 4], x) * signs + old / (1e-12 + _norm(old))
+        new = _pattern(side, order, noise[:, 4], x) * signs + old / (1e-12 + _norm(old, order))
         delta[second.index] = 0.0
-        delta[first.index] = new / (1e-12 + _norm(new)) * (spare + energy).sqrt()
+        # in l1 as much for each channel as for all together, as in the released code: the projection takes back the excess
+        size = channels * (spare + energy) if order == 1 else (spare + energy).sqrt()
+        delta[first.index] = new / (1e-12 + _norm(new, order)) * size
         return self._at_full_budget(x, delta)
 
     def _at_full_budget(self, x: Tensor, delta: Tensor) -> Tensor:
-        return self.ball.project(x, x + self.ball.eps * delta / (_norm(delta, (1, 2, 3)) + 1e-12))
+        if self._order == 1:
+            return self.ball.project(x, x + delta)
+        return self.ball.project(x, x + self.ball.eps * delta / (_norm(delta, 2, (1, 2, 3)) + 1e-12))
+
+    @property
+    def _order(self) -> int:
+        return 1 if self.ball.norm == "l1" else 2
 
 
 class _Window:
@@ -191,33 +200,38 @@ def _signs(uniform: Tensor, like: Tensor) -> Tensor:
     return torch.where(uniform < 0.5, -1.0, 1.0).to(like)
 
 
-def _norm(values: Tensor, dim: tuple[int, ...] = (2, 3)) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(values, dim=dim, keepdim=True)
+def _norm(values: Tensor, order: int, dim: tuple[int, ...] = (2, 3)) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(values, order, dim=dim, keepdim=True)
     return norms
 
 
-def _pattern(side: int, turn: Tensor, like: Tensor) -> Tensor:
-    """(B, 1, side, side) l2 pattern, upright or turned by a random number per sample."""
-    upright = _hills(side).to(like)
+def _pattern(side: int, order: int, turn: Tensor, like: Tensor) -> Tensor:
+    """(B, 1, side, side) l2 or l1 pattern, upright or turned by a random number per sample."""
+    upright = _hills(side, order).to(like)
     return torch.where((turn > 0.5).to(like.device)[:, None, None], upright.T, upright)[:, None]
 
 
 @cache
-def _hills(side: int) -> Tensor:
-    """A hill on one half of a square and a valley on the other, of unit l2 norm."""
+def _hills(side: int, order: int) -> Tensor:
+    """A hill on one half of a square and a valley on the other, of unit norm; steeper in l1."""
 
     def hill(height: int, width: int) -> Tensor:
         rings = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64)
-        levels = rings.pow(-2).flip(0).cumsum(0).flip(0)  # from the top down
+        levels = rings.pow(-4 if order == 1 else -2).flip(0).cumsum(0).flip(0)  # from the top down
         down, across = ((torch.arange(size) - size // 2).abs() for size in (height, width))
         values = levels[torch.maximum(down[:, None], across)]
-        return values / _norm(values, (0, 1)).clamp_min(1e-12)
+        return values / _norm(values, order, (0, 1)).clamp_min(1e-12)
 
     both = torch.cat([hill(side // 2, side), -hill(side - side // 2, side)])
-    return both / _norm(both, (0, 1))
+    return both / _norm(both, order, (0, 1))
 
 
-@catalogued(paper="Andriushchenko et al., ECCV 2020", quick="square(queries=60)", black_box=True)
+@catalogued(
+    paper="Andriushchenko et al., ECCV 2020; in l1 Croce & Hein, ICML 2021",
+    quick="square(queries=60)",
+    threats=LP_AND_L1,
+    black_box=True,
+)
 def square(
     ball: LpBall, *, queries: int = 5000, p: float = 0.8, loss: AnyLoss = Margin(), rescale: bool = False
 ) -> Square:

@@ -93,7 +93,8 @@ class Gradient(InBall):
         active = torch.arange(len(x), device=x.device)
         victim.follow(x, rng.child("view"))
         answers = victim.answers  # forwards per query: a view of a random model averages several
-        x_adv = self.start(self.ball, x, victim=victim, rng=rng.child("start"))
+        widest = self.rule.widest(self.ball, self.steps)
+        x_adv = self.start(widest, x, victim=victim, rng=rng.child("start"))
         for passes in ("forwards", "backwards"):
             evidence[passes] += self.start.passes * answers
         clean = None
@@ -115,8 +116,11 @@ class Gradient(InBall):
             with torch.no_grad():
                 plain = victim.verdict(x_adv, logits)
                 evidence["forwards"][active] += look + claim_draws(victim, plain, y)
-                fooled = fools(victim, x_adv.detach(), plain, y)
-                evidence["margin"][active] = torch.maximum(evidence["margin"][active], logit_margin(plain, y))
+                fooled, margin = fools(victim, x_adv.detach(), plain, y), logit_margin(plain, y)
+                if widest != self.ball:
+                    inside = self.ball.within(x, x_adv)
+                    fooled, margin = fooled & inside, margin.where(inside, evidence["margin"][active])
+                evidence["margin"][active] = torch.maximum(evidence["margin"][active], margin)
             newly_fooled = fooled & (evidence["first_fooled"][active] < 0)
             evidence["first_fooled"][active[newly_fooled]] = t
 

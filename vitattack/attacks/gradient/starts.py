@@ -65,12 +65,17 @@ class Corner:
 @STARTS.register("edge")
 @dataclass(frozen=True)
 class Edge:
-    """Noise scaled to the boundary of the ball, as in APGD and MIFPE: uniform in linf, normal in l2."""
+    """Noise scaled to the boundary of the ball, as in APGD and MIFPE: uniform in linf, normal in l2.
+
+    In l1 normal noise is projected, which keeps its largest entries alone.
+    """
 
     passes = 0
 
     def __call__(self, ball: LpBall, x: Tensor, *, victim: Attackable, rng: SampleRng) -> Tensor:
         noise = rng.uniform(x, -1.0, 1.0) if ball.norm == "linf" else rng.normal(x)
+        if ball.norm == "l1":
+            return ball.project(x, x + noise)
         size = ball.size(noise.new_zeros(noise.shape), noise).clamp_min(1e-12).to(noise.dtype).to(noise.device)
         return ball.project(x, x + ball.eps * noise / per_row(size, x))
 

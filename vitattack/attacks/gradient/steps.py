@@ -40,6 +40,10 @@ class StepRule(Protocol):
         """Largest distance that all steps together can cover, in multiples of eps; 1 for adaptive rules."""
         return 1.0
 
+    def widest(self, ball: LpBall, steps: int) -> LpBall:
+        """The largest ball that iterates enter, and where the start lies; those outside the threat's own are no candidates."""
+        return ball
+
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule", entry_point_group="vitattack.schedules")
 RULES: Registry[type[StepRule]] = Registry("step rule", entry_point_group="vitattack.rules")

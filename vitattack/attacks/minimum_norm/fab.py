@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.base import Crafted, InBall, Traits
-from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.catalogue import LP_AND_L1, catalogued
 from vitattack.attacks.losses.base import AnyLoss, fools, of_class, wrong_classes
 from vitattack.attacks.minimum_norm.best_so_far import BestSoFar, Stop
 from vitattack.attacks.minimum_norm.projection import onto_plane
@@ -21,6 +21,8 @@ from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall, l2_norms
+
+DUAL = {"linf": "l1", "l2": "l2", "l1": "linf"}  # the norm of a gradient by which a gap is divided for its distance
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,13 @@ class FAB(InBall):
         return moved.clamp_(0, 1).view_as(point)
 
     def _norm(self, flat: Tensor) -> Tensor:
-        return flat.abs().amax(1) if self.ball.norm == "linf" else l2_norms(flat)
+        return _norms(flat, self.ball.norm)
+
+
+def _norms(flat: Tensor, norm: str) -> Tensor:
+    if norm == "l2":
+        return l2_norms(flat)
+    return flat.abs().amax(1) if norm == "linf" else flat.abs().sum(1)
 
 
 class _Linearised:
@@ -202,7 +210,7 @@ class _Linearised:
             if count == 1:
                 return lead, grad
             flat = grad.flatten(1)
-            away = lead.abs() / (1e-12 + (flat.abs().sum(1) if norm == "linf" else l2_norms(flat)))
+            away = lead.abs() / (1e-12 + _norms(flat, DUAL[norm]))
             nearer = away < distance
             distance, gap = torch.where(nearer, away, distance), torch.where(nearer, lead, gap)
             slope = torch.where(per_row(nearer, grad), grad, slope)
@@ -221,7 +229,7 @@ def _verdicts(victim: Attackable, rows: Tensor, x: Tensor, y: Tensor, best: Best
 PAPER = "Croce & Hein, ICML 2020 (Fast Adaptive Boundary)"
 
 
-@catalogued(paper=PAPER, quick="fab(steps=6)", draws=False)
+@catalogued(paper=PAPER, quick="fab(steps=6)", threats=LP_AND_L1, draws=False)
 def fab(
     ball: LpBall,
     *,
@@ -240,7 +248,7 @@ def fab(
     return FAB(ball, steps, None, restarts, alpha_max, eta, beta, stop)
 
 
-@catalogued(paper=PAPER, quick="fab_t(steps=6, targets=2)", draws=False)
+@catalogued(paper=PAPER, quick="fab_t(steps=6, targets=2)", threats=LP_AND_L1, draws=False)
 def fab_t(
     ball: LpBall,
     *,
