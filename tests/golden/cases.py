@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MODELS = ("tiny-vit", "tiny-vit-standard", "tiny-cnn-standard", "tiny-vit-aas", "tiny-vit-saturated")
-LINF, L2, L1, L0, SPATIAL = "linf:8/255", "l2:0.5", "l1:12", "l0:20px", "spatial"
+LINF, L2, L1, L0, SPATIAL, PATCH = "linf:8/255", "l2:0.5", "l1:12", "l0:20px", "spatial", "patch:6px"
 # Budgets that leave some images of the small transformer standing.
-SMALLER = {LINF: "linf:0.5/255", L2: "l2:0.02", L1: "l1:0.7", L0: "l0:4px", SPATIAL: "spatial:1px,2deg"}
+SMALLER = {
+    LINF: "linf:0.5/255",
+    L2: "l2:0.02",
+    L1: "l1:0.7",
+    L0: "l0:4px",
+    SPATIAL: "spatial:1px,2deg",
+    PATCH: "patch:2px",
+}
 
 # Old text -> new text, wherever it stands as a whole word in an attack text, a model id, an evidence key or an output:
 # "pgd(preset=s003)" -> "pgd(preset=bhojanapalli2021)". Cases and stored records are read through this table.
@@ -151,6 +158,7 @@ QUICK = {
     "mim": "mim(steps=3)",
     "mm": "mm(k=2, steps=5)",
     "patchout": "patchout(pgd(steps=3))",
+    "patch_pgd": "patch_pgd(steps=3, place=random(2))",
     "perceptual": "perceptual(pgd(steps=3), lpips=False)",
     "pgd": "pgd(steps=3)",
     "pma": "pma(steps=4)",
@@ -174,6 +182,7 @@ ALSO_L1 = ("apgd", "apgd_t", "autoattack", "fab", "fab_t", "fmn", "square")
 ONLY_L2 = ("cw_l2", "ddn")
 ONLY_L0 = ("sigma_zero",)
 ONLY_SPATIAL = ("spatial", "spatial_random")
+ONLY_PATCH = ("patch_pgd",)
 NEEDS = {"autoattack_ref": "pyautoattack", "torchattacks": "torchattacks"}
 # Attacks that learn from other images, which a call on bare images has none of.
 LEARN = ("aas", "aas_literal", "random_scales", "scale_search")
@@ -339,6 +348,9 @@ def quick() -> Iterator[Case]:
         if name in ONLY_SPATIAL:
             yield Evaluation(f"quick/spatial/{name}", text, SPATIAL)
             continue
+        if name in ONLY_PATCH:
+            yield Evaluation(f"quick/patch/{name}", text, PATCH)
+            continue
         if name in ONLY_L0:
             yield Evaluation(f"quick/l0/{name}", text, L0)
             continue
@@ -355,6 +367,7 @@ def crafted() -> Iterator[Case]:
             continue
         text = GIVEN.format("0.3, 0.2") if name == "given" else text
         threats = (SPATIAL,) if name in ONLY_SPATIAL else (L2,) if name in ONLY_L2 else (LINF, L2)
+        threats = (PATCH,) if name in ONLY_PATCH else threats
         threats = (L0,) if name in ONLY_L0 else (*threats, L1) if name in ALSO_L1 else threats
         for threat in threats:
             budget = threat if name in ONLY_L2 else SMALLER[threat]  # in so few steps it finds nothing nearer

@@ -60,14 +60,14 @@ def test_its_size_grows_with_the_change(kind: str) -> None:
 
 
 @dataclass(frozen=True)
-class Patch:
+class Corner:
     """Any change inside a square in the corner."""
 
     side: int
-    kind = "patch"
+    kind = "corner"
 
     def __str__(self) -> str:
-        return f"patch:{self.side}px"
+        return f"corner:{self.side}px"
 
     def size(self, x: Tensor, x_adv: Tensor) -> Tensor:
         return (x_adv - x).flatten(1).abs().amax(1)
@@ -79,47 +79,47 @@ class Patch:
         return kept & ((x_adv >= 0) & (x_adv <= 1)).flatten(1).all(1)
 
 
-def parse_patch(text: str) -> Threat:
+def parse_corner(text: str) -> Threat:
     if not text.removesuffix("px").isdecimal():
-        raise UsageError(f"patch '{text}' has no size: write patch:8px")
-    return Patch(int(text.removesuffix("px")))
+        raise UsageError(f"corner '{text}' has no size: write corner:8px")
+    return Corner(int(text.removesuffix("px")))
 
 
 @pytest.fixture
-def patch() -> Iterator[None]:
-    with THREATS.temporarily("patch", ThreatKind(parse_patch, "patch:8px", listed=False)):
+def corner() -> Iterator[None]:
+    with THREATS.temporarily("corner", ThreatKind(parse_corner, "corner:8px", listed=False)):
         yield
 
 
-@pytest.mark.usefixtures("patch")
+@pytest.mark.usefixtures("corner")
 def test_a_planted_threat_is_parsed_and_suggested() -> None:
-    assert parse_threat("patch:4px") == Patch(4) and parse_threats("patch:4px") == (Patch(4),)
-    assert "patch:8px" in examples()
-    with pytest.raises(UsageError, match="unknown threat 'patsh': did you mean patch"):
-        parse_threat("patsh:4px")
-    with pytest.raises(UsageError, match="has no size: write patch:8px"):
-        parse_threat("patch:wide")
+    assert parse_threat("corner:4px") == Corner(4) and parse_threats("corner:4px") == (Corner(4),)
+    assert "corner:8px" in examples()
+    with pytest.raises(UsageError, match="unknown threat 'cornar': did you mean corner"):
+        parse_threat("cornar:4px")
+    with pytest.raises(UsageError, match="has no size: write corner:8px"):
+        parse_threat("corner:wide")
 
 
-@pytest.mark.usefixtures("patch")
+@pytest.mark.usefixtures("corner")
 def test_a_planted_threat_is_in_the_help_and_read_by_bench(tmp_path: Path) -> None:
     from vitattack.cli.main import cli
 
     from vitattack.bench.read.benchmark_file import read_benchmark
 
     done = CliRunner().invoke(cli, ["eval", "--help"])
-    assert done.exit_code == 0 and "patch:8px" in done.output, done.output
-    file = tmp_path / "patch.yaml"
+    assert done.exit_code == 0 and "corner:8px" in done.output, done.output
+    file = tmp_path / "corner.yaml"
     file.write_text(
-        "schema: 1\ntitle: t\ndata: cifar10-demo\nthreats: [patch:4px]\nmodels: [tiny-vit]\nattacks: [auto]\n"
+        "schema: 1\ntitle: t\ndata: cifar10-demo\nthreats: [corner:4px]\nmodels: [tiny-vit]\nattacks: [auto]\n"
     )
-    with pytest.raises(UsageError, match="auto is not defined for patch threats"):  # the threat is read, and named
+    with pytest.raises(UsageError, match="auto is not defined for corner threats"):  # the threat is read, and named
         read_benchmark(str(file))
 
 
-@pytest.mark.usefixtures("patch")
+@pytest.mark.usefixtures("corner")
 def test_an_attack_that_is_not_made_for_it_says_what_it_is_made_for() -> None:
     import vitattack
 
     with pytest.raises(UsageError, match="linf:8/255 or l2:0.5"):
-        vitattack.attack("pgd", threat="patch:4px")
+        vitattack.attack("pgd", threat="corner:4px")

@@ -15,10 +15,11 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ATTACKS
+from vitattack.attacks.catalogue import ATTACKS, attacks_made_for
 from vitattack.attacks.gradient.starts import STARTS, Start
 from vitattack.attacks.gradient.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.attacks.losses.base import LOSSES, AnyLoss
+from vitattack.attacks.patch.places import PLACES, Place
 from vitattack.core.errors import UsageError
 from vitattack.core.errors import WrongThreat as WrongThreat
 from vitattack.core.registry import Registry
@@ -35,6 +36,7 @@ KINDS: dict[Any, Registry[Any]] = {
     Start: STARTS,
     StepRule: RULES,
     Schedule: SCHEDULES,
+    Place: PLACES,
 }
 
 
@@ -185,7 +187,9 @@ class _Checker(ArgumentBinder):
         entry = KINDS[kind][node.name]
         if kind is Attack and self.threat is not None and self.threat.kind not in entry.kinds:
             fits = " or ".join(examples(entry.kinds))
-            raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}")
+            others = attacks_made_for(self.threat.kind)
+            use = f", or {' or '.join(others)}" if others else ""
+            raise WrongThreat(f"{node.name} is not defined for {self.threat.kind} threats: use --threat {fits}{use}")
         return node, signature_of(entry.factory if kind is Attack else entry)
 
 

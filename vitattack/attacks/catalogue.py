@@ -103,6 +103,7 @@ BUILT_IN = {
     "minimum_norm.fab": ("fab", "fab_t"),
     "minimum_norm.fmn": ("fmn",),
     "minimum_norm.sigma_zero": ("sigma_zero",),
+    "patch.attack": ("patch_pgd",),
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
     "views.inputs": ("admix", "di", "patchout", "si", "ti"),
@@ -110,6 +111,11 @@ BUILT_IN = {
 ATTACKS.add_lazily(
     "vitattack.attacks", {name: f"{module}:{name}" for module, names in BUILT_IN.items() for name in names}
 )
+
+
+def attacks_made_for(kind: str) -> tuple[str, ...]:
+    """Attacks that are defined for threats of one kind only, such as patches."""
+    return tuple(name for name in ATTACKS if ATTACKS[name].kinds == (kind,))
 
 
 def check_attack_names(text: str) -> AttackSyntax:

@@ -46,12 +46,19 @@ class ThreatKind:
 THREATS: Registry[ThreatKind] = Registry("threat", entry_point_group="vitattack.threats")
 THREATS.add_lazily(
     "vitattack.threats",
-    {"linf": "lp:LINF", "l2": "lp:L2", "spatial": "spatial:SPATIAL", "l1": "sparse:L1", "l0": "sparse:L0"},
+    {
+        "linf": "lp:LINF",
+        "l2": "lp:L2",
+        "spatial": "spatial:SPATIAL",
+        "l1": "sparse:L1",
+        "l0": "sparse:L0",
+        "patch": "patch:PATCH",
+    },
 )
 
 
 def parse_threat(text: str) -> Threat:
-    """The threat of a text: `linf:8/255`, `l2:0.5`, `l1:12`, `l0:20px`, `spatial`, `spatial:16px,30deg`."""
+    """The threat of a text: `linf:8/255`, `l2:0.5`, `l1:12`, `l0:20px`, `patch:16px`, `spatial`, `spatial:16px,30deg`."""
     kind, colon, rest = text.strip().partition(":")
     if kind.lower() in THREATS:
         return THREATS[kind.lower()].parse(rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from vitattack.core.errors import UsageError
 from vitattack.core.registry import did_you_mean
@@ -50,6 +50,10 @@ class LpBall:
 
     def __str__(self) -> str:
         return f"{self.norm}:{eps_text(self.eps)}"
+
+    def of_rows(self, rows: Tensor) -> Self:
+        """The ball of some rows of a batch: the same for all images, unless each has its own."""
+        return self
 
     def random(self, x: Tensor, rng: SampleRng) -> Tensor:
         """A uniform point of the ball, clipped to the box."""

@@ -93,7 +93,8 @@ class Gradient(InBall):
         active = torch.arange(len(x), device=x.device)
         victim.follow(x, rng.child("view"))
         answers = victim.answers  # forwards per query: a view of a random model averages several
-        widest = self.rule.widest(self.ball, self.steps)
+        ball = self.ball
+        widest = self.rule.widest(ball, self.steps)
         x_adv = self.start(widest, x, victim=victim, rng=rng.child("start"))
         for passes in ("forwards", "backwards"):
             evidence[passes] += self.start.passes * answers
@@ -138,21 +139,23 @@ class Gradient(InBall):
             if t == 0:
                 memory = loss_memory(self.loss, mean_answer(logits.detach()), clean, y, rng.child("loss"))
             evidence["backwards"][active] += answers  # the pass covers the whole batch, leaving samples included
-            if keep is None:
-                loss = loss_value(self.loss, logits, y, memory, Moment(t, self.steps))
-                (grad,) = torch.autograd.grad(loss.sum(), x_adv)
-            else:
-                # leaving samples take no part in the loss: their rows of the gradient are zero and dropped
+            if keep is not None:  # leaving samples take no part in the loss: their rows of the gradient are zero
                 memory = {name: rows[keep] for name, rows in memory.items()}
-                y, x, active = y[keep], x[keep], active[keep]
-                loss = loss_value(self.loss, logits[..., keep, :], y, memory, Moment(t, self.steps))
-                (grad,) = torch.autograd.grad(loss.sum(), x_adv)
-                grad, x_adv = grad[keep], x_adv[keep]
+                y, x, active, logits = y[keep], x[keep], active[keep], logits[..., keep, :]
+            loss = loss_value(self.loss, logits, y, memory, Moment(t, self.steps))
+            grad = self.gradient(victim, loss, x_adv, ball)
+            if keep is not None:
+                grad, x_adv, ball = grad[keep], x_adv[keep], ball.of_rows(keep)
                 victim.keep(keep)
                 state = {k: v[keep] if isinstance(v, Tensor) else v for k, v in state.items()}
             grad = grad.nan_to_num(0.0, 0.0, 0.0)  # one NaN pixel must not spoil the whole image
             if t == 0:
                 evidence["zero_grad"][active] = ~grad.flatten(1).any(1)
             with torch.no_grad():
-                x_adv, state = self.rule.step(x, x_adv.detach(), grad, loss.detach(), state, self.ball)
+                x_adv, state = self.rule.step(x, x_adv.detach(), grad, loss.detach(), state, ball)
         result[active] = x_adv.detach()
+
+    def gradient(self, victim: Attackable, loss: Tensor, x_adv: Tensor, ball: LpBall) -> Tensor:
+        """(B, C, H, W) what the next step follows, given the loss at x_adv: its gradient."""
+        (grad,) = torch.autograd.grad(loss.sum(), x_adv)
+        return grad

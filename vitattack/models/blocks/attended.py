@@ -28,10 +28,9 @@ class Readable(NamedTuple):
 def readable_layers(victim: Victim, layers: AttentionMap) -> dict[int, Readable]:
     """The layers that attend to every patch from a class token or from every patch; windows and channels are left out."""
     found = {}
-    for number, tokens in grid_layers(victim, layers).items():
-        if layers.layers[number].heads_first is False or layers.layers[number].heads == 1:
-            known = tokens.class_token
-            found[number] = Readable(tokens, "received" if known is None else "class", known or 0, tokens.count)
+    for number, received in received_layers(victim, layers).items():
+        known = received.tokens.class_token
+        found[number] = received if known is None else received._replace(kind="class", query=known)
     others = [layer for layer in layers.layers if layer.number not in found]
     if not others:
         return found
@@ -50,6 +49,15 @@ def readable_layers(victim: Victim, layers: AttentionMap) -> dict[int, Readable]
         if shape[1:] == (1, known_tokens.count):  # one query per image: class attention
             found[layer.number] = Readable(known_tokens, "class", 0, 1)
     return dict(sorted(found.items()))
+
+
+def received_layers(victim: Victim, layers: AttentionMap) -> dict[int, Readable]:
+    """The layers that attend from every token to every patch, for what patches receive in them."""
+    return {
+        number: Readable(tokens, "received", 0, tokens.count)
+        for number, tokens in grid_layers(victim, layers).items()
+        if layers.layers[number].heads_first is False or layers.layers[number].heads == 1
+    }
 
 
 def require_readable(layers: AttentionMap, found: Mapping[int, Readable], name: str) -> None:

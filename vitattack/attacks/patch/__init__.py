@@ -1,0 +1,1 @@
+"""Attacks inside one square of the image."""
