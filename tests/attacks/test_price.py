@@ -83,7 +83,14 @@ def expected(text: str, threat: str, classes: int) -> PassesPerImage:
 
 
 def threat_of(name: str) -> str:
-    small = {"linf": "linf:8/255", "l2": "l2:0.5", "l1": "l1:0.5", "l0": "l0:1px", "spatial": "spatial:2px,30deg"}
+    small = {
+        "linf": "linf:8/255",
+        "l2": "l2:0.5",
+        "l1": "l1:0.5",
+        "l0": "l0:1px",
+        "spatial": "spatial:2px,30deg",
+        "patch": "patch:2px",
+    }
     return small[ATTACKS[name].kinds[0]]
 
 
