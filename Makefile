@@ -6,14 +6,15 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install install-dev demo test test-slow coverage check audit clean help
+.PHONY: install install-dev demo docs test test-slow coverage check audit clean help
 
 help:
 	@echo "make demo       install, then attack the embedded models on the embedded images (under 2 minutes on 2 cores)"
 	@echo "make test       install, then run the test suite without the tests marked slow"
 	@echo "make test-slow  run the tests marked slow"
 	@echo "make coverage   run make test under coverage, then print the least covered modules and the total"
-	@echo "make check      ruff, mypy --strict, import-linter, bandit, and the tests of the built wheel"
+	@echo "make check      ruff, mypy --strict, import-linter, bandit, the tests of the built wheel, and the site of the documentation"
+	@echo "make docs       show the documentation at http://127.0.0.1:8000, as it is being written"
 	@echo "make audit      ask PyPI for known vulnerabilities of the installed packages (needs the network)"
 
 $(BIN)/python:
@@ -26,7 +27,7 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml requirements/peers.txt $(VENV)/installed
-	$(PIP) --editable ".[dev,train]"
+	$(PIP) --editable ".[dev,docs,train]"
 	$(PIP) --requirement requirements/peers.txt
 	$(PIP) --no-deps "torchattacks>=3.5"
 	@touch $@
@@ -60,6 +61,10 @@ check: install-dev
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive vitattack cli
 	$(BIN)/python -P -m pytest tests/test_packaging.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+docs: install-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 # Wheels of torch from its own index carry a local version, which no list of vulnerabilities knows.
 audit: install-dev

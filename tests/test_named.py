@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -30,13 +31,21 @@ NAMES = ("load_model", "load_data", "evaluate", "diagnose", "check", "attack", "
 NAMES += ("list_models", "list_attacks", "register")
 
 
+@contextmanager
+def registered() -> Iterator[None]:
+    """What the block registers is unknown behind it."""
+    before = {kind: dict(resolve_name(place)._entries) for kind, place in REGISTRIES.items()}
+    try:
+        yield
+    finally:
+        for kind, place in REGISTRIES.items():
+            resolve_name(place)._entries = before[kind]
+
+
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    """What a test registers is unknown to the next one."""
-    before = {kind: dict(resolve_name(place)._entries) for kind, place in REGISTRIES.items()}
-    yield
-    for kind, place in REGISTRIES.items():
-        resolve_name(place)._entries = before[kind]
+    with registered():
+        yield
 
 
 def test_the_names_a_newcomer_needs_are_public_and_explained() -> None:

@@ -75,7 +75,7 @@ def test_run_then_stored_then_one_form_after_the_other(here: Here, file: Path, t
     same = ("--data", "cifar10-demo[:8]", "--batch-size", "8", "--threads", "1", "--out", str(tmp_path / "runs"))
     evaluated = here("eval", "tiny-vit", "fgsm", *same)
     assert "from the store" in evaluated.stderr  # one store for both commands
-    planned = here(*words, "--plan", "--json")
+    planned = here(*words, "--plan", "--throughput", "1T", "--json")
     assert {c["state"] for c in json.loads(planned.stdout)["cells"]} == {"stored", "published"}
     for form, sign in (("md", "| tiny-vit |"), ("latex", "\\toprule"), ("csv", "tiny-vit,fgsm"), ("table", "tiny-vit")):
         shown = here(*words, "--format", form)

@@ -51,6 +51,7 @@ LISTED: tuple[Listed, ...] = (
     Listed("plan/*", "result*flops*", "value", PULLED_BACK),
     Listed("plan/*", "result*hours*", "value", PULLED_BACK),
     Listed("plan/*", "result.least", "value", PULLED_BACK),
+    Listed("plan/*", "result*rate*", "value", "plans are priced at a stated throughput: else this machine is measured"),
     Listed("craft/*", "result.evidence.distance", "value", "a missing distance is inf, where it was -1"),
     *(
         Listed(case, where, most, FIDELITY)
@@ -422,7 +423,9 @@ def commands() -> Iterator[Case]:
     yield Command("bench/demo", ("bench", "demo", "--device", "cpu", "--json"), stores=True)
     yield Command("prices/attacks", ("attacks", "list", "--json"), measures=False)
     for name in BENCHES:
-        yield Command(f"plan/{name}", ("bench", name, "--plan", "--json"), stores=True, measures=False)
+        yield Command(
+            f"plan/{name}", ("bench", name, "--plan", "--throughput", "1T", "--json"), stores=True, measures=False
+        )
 
 
 def trainings() -> Iterator[Case]:

@@ -77,7 +77,7 @@ def test_eval_runs_them(vitattack: Callable[..., Ran]) -> None:
 
 def test_benchmarks_price_and_run_them(vitattack: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(BENCH)
-    cells = json.loads(vitattack("bench", "b.yaml", "--plan", "--json").stdout)["cells"]
+    cells = json.loads(vitattack("bench", "b.yaml", "--plan", "--throughput", "1T", "--json").stdout)["cells"]
     passes = {cell["attack"]: (cell["forwards"], cell["backwards"]) for cell in cells if cell["state"] == "to run"}
     assert passes == {"bim": (13, 10), "pgd(loss=true_logit)": (23, 20), "brighten": (13, 0)}
     assert all(cell["n"] == 6 for cell in cells)

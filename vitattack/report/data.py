@@ -29,7 +29,9 @@ def data_table(data_dir: Path | None) -> tuple[Table, list[dict[str, str]]]:
     for name, protocol in PROTOCOLS.items():
         classes = DATA_SETS[protocol.data].num_classes
         rows.append((name, f"{protocol.images}", f"{classes}", "protocol", protocol.summary))
-    return Table("data sets", KEYS, rows, left=5), [dict(zip(KEYS, row, strict=True)) for row in rows]
+    return Table("data sets", KEYS, rows, left=5, line_each=True, whole=True), [
+        dict(zip(KEYS, row, strict=True)) for row in rows
+    ]
 
 
 def data_description(text: str, data_dir: Path | None, transform: str | None = None) -> tuple[Table, dict[str, Any]]:
