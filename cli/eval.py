@@ -61,6 +61,7 @@ Examples:
   vitattack eval tiny-vit --budget passes=1000              auto, spending 1,000 passes on every survivor
   vitattack eval tiny-vit autoattack --limit 100            AutoAttack's own protocol
   vitattack eval tiny-vit pgd aas+pgd --controls            attention scaling, refereed
+  vitattack eval tiny-vit apgd --threat linf:8/255+l2:0.5+l1:12   a union: the worst norm for every image
   vitattack eval tiny-vit spatial --threat spatial:4.17%,30deg   2,511 shifts and rotations
   vitattack eval ckpt.pt pgd --arch vit_small_patch16_224 --num-classes 100 --normalize imagenet --data folder:val
   vitattack eval tiny-vit tiny-vit-standard pgd             two models, and their comparison image by image

@@ -14,6 +14,6 @@ class ThreatOption(click.Option):
         budgets = next(
             (each for kind in THREATS.in_order if (each := THREATS[kind].example) and THREATS[kind].listed), ""
         )
-        several = f"; several: {budgets},4/255" if budgets else ""
+        several = f"; several: {budgets},4/255; a union: linf:8/255+l2:0.5" if budgets else ""
         self.help = f"{', '.join(examples())}{several}."
         return super().get_help_record(ctx)

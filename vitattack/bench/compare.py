@@ -75,23 +75,26 @@ def _robust(result: CellResult) -> ComparedNumber:
 
 
 def worst_cases(results: BenchmarkResult) -> tuple[ComparedNumber, ...]:
-    """The per-sample worst case of each model over all of its attacks, under each budget and with each seed.
+    """The per-sample worst case of each model over all of its attacks, under each budget and union, and with each seed.
 
-    Nothing where a model has one attack, or one without a result: a worst case over fewer attacks is another number.
+    Nothing where a model has one attack on one budget, or one without a result: a worst case over fewer attacks is another
+    number.
     """
     groups: dict[tuple[str, str, int], list[CellResult]] = {}
     if any(attack.label == WORST_CASE for attack in results.bench.attacks):
         return ()  # a column of that name is the file's own
-    for result in results.cells:
-        cell = result.cell
-        if cell.runnable:
-            groups.setdefault((cell.label, cell.threat, cell.seed), []).append(result)
+    for members in (*((threat,) for threat in results.bench.threats), *results.bench.unions):
+        for result in results.cells:
+            cell = result.cell
+            if cell.runnable and cell.threat in members:
+                groups.setdefault((cell.label, "+".join(members), cell.seed), []).append(result)
     numbers = []
     for (label, threat, seed), found in groups.items():
-        if len(found) < 2 or not all(result.verdicts for result in found):
+        whole = {result.cell.threat for result in found} == set(threat.split("+"))
+        if len(found) < 2 or not whole or not all(result.verdicts for result in found):
             continue
         union = stats.worst_case([result.verdicts for result in found])
-        cell = replace(found[0].cell, attack="", attack_label=WORST_CASE)
+        cell = replace(found[0].cell, attack="", attack_label=WORST_CASE, threat=threat)
         numbers.append(
             ComparedNumber(label, WORST_CASE, threat, seed, "ok", union, None, CellResult(cell, "ok", robust=union))
         )

@@ -108,6 +108,7 @@ class Benchmark:
     rows: tuple[str, ...] = ("model",)
     columns: tuple[str, ...] = ("attack", "threat")
     notes: str = ""
+    unions: tuple[tuple[str, ...], ...] = ()  # threats whose worst case per sample has a number of its own
 
     @property
     def name(self) -> str:

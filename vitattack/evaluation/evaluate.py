@@ -61,7 +61,8 @@ def evaluate(
     `model` is any module from [0,1] pixels to logits, or a text such as "tiny-vit"; `attacks` are texts, or objects of
     `vitattack.attack`. Images and labels come by name, as `data=(x, y)` of tensors or NumPy arrays, or from a torch Dataset or
     DataLoader, which is read into memory as far as `limit`. `threat` may be several budgets, as in
-    "linf:1/255,2/255,4/255" or a list of texts: every attack runs under each. The fields of `Setup` may be given as keywords.
+    "linf:1/255,2/255,4/255", a union such as "linf:8/255+l2:0.5", or a list of texts: every attack runs under each. The fields
+    of `Setup` may be given as keywords.
 
     With `out` every batch is stored, and a second call resumes where the first one stopped; without it nothing is kept on
     disk. With `save_adv` the candidates are stored as well, with `save_png` also as images. With `perceptual` the

@@ -263,6 +263,12 @@ class Evaluation(Shown):
         return stats.worst_case([result.records for result in self.results])
 
     @cached_property
+    def union(self) -> Accuracy | None:
+        """The per-sample worst case over threats of several kinds, such as linf and l2; None if all are of one kind."""
+        kinds = {threat.partition(":")[0] for threat in self.threats}
+        return self.worst_case if len(kinds) > 1 else None
+
+    @cached_property
     def doubts(self) -> tuple[str, ...]:
         rising: list[str] = []
         if len(self.threats) > 1:
@@ -297,7 +303,8 @@ class Evaluation(Shown):
     def _curve(self) -> dict[str, Any]:
         if len(self.threats) < 2:
             return {}
-        return {"curve": [{"threat": t, "worst_case": self.under(t).worst_case.json()} for t in self.threats]}
+        curve = [{"threat": t, "worst_case": self.under(t).worst_case.json()} for t in self.threats]
+        return {"curve": curve} | ({"union": self.union.json()} if self.union else {})
 
     def json(self) -> dict[str, Any]:
         return {

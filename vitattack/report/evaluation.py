@@ -36,6 +36,8 @@ def table(evaluation: Evaluation) -> Table:
     several = len(evaluation.threats) > 1
     if len(evaluation.results) > len(evaluation.threats):
         rows += [(threat, _row("worst case", evaluation.under(threat).worst_case)) for threat in evaluation.threats]
+    if evaluation.union:
+        rows.append(("union", _row("worst case", evaluation.union)))
     job = evaluation.job
     notes = [_paired_note(*pair) for pair in evaluation.paired()]
     notes += [note for result in evaluation.results for note in _notes(result, several)]

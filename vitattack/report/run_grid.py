@@ -14,7 +14,7 @@ from vitattack.records.stats import Accuracy
 from vitattack.report.grid import Layout, measured_text
 
 AXES = ("model", "attack", "threat")
-CLEAN, WORST = "clean", "worst case"
+CLEAN, WORST, UNION = "clean", "worst case", "union"
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,7 @@ def _numbers(evaluation: Evaluation, attacks: Mapping[str, set[str]], *, repeat_
         found += [RunNumber(model, label(result.job.attack), threat, result.robust) for result in under.results]
         if len(under.results) == len(attacks[threat]) > 1:
             found.append(RunNumber(model, WORST, threat, under.worst_case))
+    whole = {t: {r.job.attack for r in evaluation.results if r.job.threat == t} for t in evaluation.threats}
+    if evaluation.union and whole == attacks:
+        found.append(RunNumber(model, WORST, UNION, evaluation.union))
     return found

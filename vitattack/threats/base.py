@@ -7,6 +7,7 @@ that a threat can be read without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -68,8 +69,19 @@ def parse_threat(text: str) -> Threat:
     raise UsageError(f"threat '{text}' names no norm: write linf:{budget} or l2:{budget}")
 
 
+def union_members(text: str) -> tuple[str, ...]:
+    """Texts of the threats of a union, as in `linf:8/255+l2:0.5+l1:12`; the text itself if it is none."""
+    return tuple(re.split(r"\+(?=\s*[A-Za-z])", text))  # l2:1e+1 is a number
+
+
 def parse_threats(text: str) -> tuple[Threat, ...]:
-    """One threat for each budget of `linf:1/255,2/255,4/255`; a budget without a norm takes the one before it."""
+    """One threat for each budget of `linf:1/255,2/255,4/255`; a budget without a norm takes the one before it.
+
+    `linf:8/255+l2:0.5+l1:12` is a union: one threat of each kind, among which the attacker chooses for every image.
+    """
+    members = union_members(text)
+    if len(members) > 1:
+        return _parse_union(members)
     kind = text.strip().partition(":")[0].lower()
     if kind in THREATS and not THREATS[kind].listed:
         return (parse_threat(text),)
@@ -82,6 +94,16 @@ def parse_threats(text: str) -> tuple[Threat, ...]:
     texts = [str(threat) for threat in threats]
     if len(set(texts)) < len(texts):
         raise UsageError(f"a budget is named twice in '{text}': name each once")
+    return tuple(threats)
+
+
+def _parse_union(members: tuple[str, ...]) -> tuple[Threat, ...]:
+    threats = [threat for member in members for threat in parse_threats(member)]
+    kinds = [threat.kind for threat in threats]
+    if len(threats) > len(members) or len(set(kinds)) < len(kinds):
+        raise UsageError(
+            f"a union has one budget of each kind, '{'+'.join(members)}' has several: write linf:8/255+l2:0.5+l1:12"
+        )
     return tuple(threats)
 
 

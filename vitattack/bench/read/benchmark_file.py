@@ -21,7 +21,7 @@ from vitattack.core.registry import did_you_mean
 from vitattack.core.words import printable
 from vitattack.text.validate import LARGEST_SEED
 from vitattack.text.yaml_lines import Item, checked, is_schema, load_yaml, refuse_unknown
-from vitattack.threats.base import Threat, parse_threats
+from vitattack.threats.base import Threat, parse_threats, union_members
 
 KEYS = (
     *("schema", "title", "source", "notes", "data", "limit", "threats", "seeds", "models", "attacks", "defaults"),
@@ -75,7 +75,7 @@ class _Reader:
         defaults = self._defaults()
         data_text = self.items["data"].text("data")
         data = checked(self.items["data"], lambda: look_up_data(data_text, defaults.limit, defaults.transform))
-        threats = self._threats()
+        threats, unions = self._threats()
         seeds = self._seeds()
         models = tuple(row for item in self._list("models") for row in model_rows(item, data))
         attacks = tuple(map(attack_column, self._list("attacks")))
@@ -111,6 +111,7 @@ class _Reader:
             rows=rows,
             columns=columns,
             notes=notes,
+            unions=unions,
         )
 
     def _list(self, key: str) -> list[Item]:
@@ -132,17 +133,24 @@ class _Reader:
             place = Item(None, line, printable(str(self.path)))
             checked(place, lambda: look_up_data(data, limit, transform))
 
-    def _threats(self) -> dict[str, Threat]:
-        """Budgets by canonical text, one by one."""
+    def _threats(self) -> tuple[dict[str, Threat], tuple[tuple[str, ...], ...]]:
+        """Threats by canonical text, those of unions among them, and the unions."""
         threats: dict[str, Threat] = {}
+        unions: list[tuple[str, ...]] = []
+        named: list[str] = []
         for item in self._list("threats"):
-            for threat in checked(item, partial(parse_threats, item.text("a threat"))):
-                if str(threat) in threats:
-                    item.refuse(f"the threat {threat} stands twice: keep one")
-                threats[str(threat)] = threat
+            text = item.text("a threat")
+            found = {str(threat): threat for threat in checked(item, partial(parse_threats, text))}
+            is_union = len(union_members(text)) > 1
+            for name in ["+".join(found)] if is_union else found:
+                if name in named:
+                    item.refuse(f"the threat {name} stands twice: keep one")
+                named.append(name)
+            unions += [tuple(found)] if is_union else []
+            threats |= found
         if not threats:
             self.items["threats"].refuse("the list is empty: name at least one, as in threats: [linf:8/255]")
-        return threats
+        return threats, tuple(unions)
 
     def _seeds(self) -> tuple[int, ...]:
         seeds: list[int] = []
