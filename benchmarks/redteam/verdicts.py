@@ -3,7 +3,8 @@
     python benchmarks/redteam/verdicts.py --out runs/redteam                 (many hours on one core; resumes if stopped)
     python benchmarks/redteam/verdicts.py --out runs/redteam --only swin-pgd
 
-AutoAttack is the package itself at its standard settings (`autoattack_ref`). The best known verdict adds our own attacks and,
+AutoAttack is the package itself at its standard settings (`autoattack_ref`); of its stages only Square runs on a model without a
+gradient, where the others end in an error. The best known verdict adds our own attacks and,
 for a plant, candidates crafted on the model without its fault, which is what a hand-written BPDA does.
 """
 
@@ -11,14 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from rows import HERE, RedTeamRow, read_rows
 
 from vitattack import attack, evaluate
+from vitattack.models.lost_gradients import NoGradient
 
-REFERENCE = "autoattack_ref"
+REFERENCE, OF_LOGITS = "autoattack_ref", "autoattack_ref(stages=('square',))"
 OTHERS = ("auto", "worst(apgd_ce, apgd_t)")
 CRAFTED = ("targets(pgd(steps=20, loss=margin), k=9)", "apgd_t")
 CHECKS = 10  # forwards that have to agree that a crafted candidate fools
@@ -47,11 +50,17 @@ def broken_without_fault(row: RedTeamRow, text: str, out: Path) -> set[int]:
 
 def verdict(row: RedTeamRow, out: Path) -> dict[str, object]:
     """AutoAttack's survivors, those of everything together, and the attack that took each of the rest from AutoAttack."""
-    right, broke, passes = broken_by(row, REFERENCE, out)
+    try:
+        reference = REFERENCE
+        right, broke, passes = broken_by(row, reference, out)
+    except NoGradient:
+        reference = OF_LOGITS
+        right, broke, passes = broken_by(row, reference, out)
     left = right - broke
     taken: dict[str, list[int]] = {}
     for text in OTHERS:
-        taken[text] = sorted(left & broken_by(row, text, out)[1])
+        with suppress(NoGradient):
+            taken[text] = sorted(left & broken_by(row, text, out)[1])
     for text in CRAFTED if row.fault else ():
         taken[f"{text} without the fault"] = sorted(left & broken_without_fault(row, text, out))
     return {
@@ -62,6 +71,7 @@ def verdict(row: RedTeamRow, out: Path) -> dict[str, object]:
         "best": sorted(left - {index for rows in taken.values() for index in rows}),
         "taken": {text: rows for text, rows in taken.items() if rows},
         "passes": round(passes, 1),
+        "reference": reference,
     }
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from vitattack import evaluate
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import Auto
-from vitattack.attacks.auto.numbering import MOST, NAMES
+from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, MOST, NAMES
 from vitattack.attacks.auto.report import AssuranceOutcome, auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
-from vitattack.attacks.base import BLIND_SHARE, Assurance
+from vitattack.attacks.base import BEYOND, BLIND_SHARE, UNTRUSTED, Assurance
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, next_pass
 from vitattack.records.job import Job
@@ -62,6 +62,12 @@ def short_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are believed whatever they do, as where a short look misses that they lie."""
+    monkeypatch.setattr("vitattack.attacks.auto.block.TRUSTED", -1.0)
+
+
 def images(n: int) -> tuple[Tensor, Tensor]:
     x = torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(1)) * 0.04 + 0.5
     return x, torch.zeros(n, dtype=torch.long)
@@ -103,6 +109,18 @@ def test_a_hit_sends_every_survivor_to_autoattack_and_no_hit_ends_it() -> None:
     found = next_pass(attack, JOB, probed, PROBED)
     assert found is not None and found.number == ESCALATED and found.rows == (0, 1, 2, *range(4, 50))
     assert next_pass(attack, JOB, probed, ESCALATED) is None
+
+
+def test_where_gradients_are_not_trusted_square_has_taken_the_place_of_the_probe() -> None:
+    attack = attack_text.build(QUICK, LpBall("linf", 0.1))
+    untrusted = [replace(record(i), evidence={UNTRUSTED: True}) for i in range(8)]
+    assert next_pass(attack, JOB, untrusted, 1) is None
+    some = [*untrusted[:4], *(record(i) for i in range(4, 8))]
+    probe = next_pass(attack, JOB, some, 1)
+    assert probe is not None and probe.number == PROBED  # the other blocks have nothing else
+    hit = [replace(each, evidence={UNTRUSTED: True, BEYOND: True}) for each in untrusted]
+    again = next_pass(attack, JOB, hit, 1)
+    assert again is not None and (again.number, len(again.rows)) == (ESCALATED, 8)
 
 
 def test_blind_gradients_need_no_probe_and_a_budget_or_no_survivor_gets_none() -> None:
@@ -163,6 +181,17 @@ def run(model: nn.Module, n: int, attack: str = QUICK, **more: object) -> Result
     return evaluate(model, attack, data=images(n), **{**SETTINGS, **more}).results[0]  # type: ignore[arg-type]
 
 
+def test_where_gradients_lie_square_is_asked_of_the_nearest_and_then_of_all() -> None:
+    found = run(Masked(), 24)
+    assert found.robust.correct == 0
+    by_square = [r.evidence["round"] for r in found.records if r.evidence["stage"] == ALL.index(BLACK_BOX)]
+    assert by_square.count(0) == 6 and by_square.count(1) >= 1  # a quarter, then the rest
+    assert {r.pass_number for r in found.records} <= {1, ESCALATED}
+    assert any("not do what its gradients promise" in doubt for doubt in found.doubts)
+    assert any("square, which uses logits alone" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.usefixtures("trusting")
 def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None:
     found = run(Masked(), 24)
     told = auto_report(found.records)
@@ -177,6 +206,7 @@ def test_masked_gradients_are_found_out_and_everybody_meets_autoattack() -> None
     assert sum(r.forwards + r.backwards for r in found.records) > sum(s.passes for s in told.bought)
 
 
+@pytest.mark.usefixtures("trusting")
 def test_a_gradient_of_zero_is_called_blind_and_escalated() -> None:
     found = run(Blind(), 16)
     told = auto_report(found.records)
@@ -199,6 +229,7 @@ def test_no_hit_is_reported_for_what_it_is() -> None:
     assert sum(s.passes for s in told.bought if s.stage == "probe") <= share * 1.05 * sum(s.passes for s in first)
 
 
+@pytest.mark.usefixtures("trusting")
 def test_a_run_stopped_anywhere_ends_in_the_same_file(tmp_path: Path) -> None:
     """Runs cut at the end of the first pass, inside batches of the second and third, and between them."""
     whole = run(Masked(), 40, out=tmp_path / "whole")
@@ -217,6 +248,7 @@ def test_a_run_stopped_anywhere_ends_in_the_same_file(tmp_path: Path) -> None:
         assert json.loads((folder / "result.json").read_text())["robust"]["correct"] == whole.robust.correct
 
 
+@pytest.mark.usefixtures("trusting")
 def test_shards_end_in_the_same_file_and_the_store_answers_afterwards(tmp_path: Path) -> None:
     whole = run(Masked(), 300, out=tmp_path / "whole")
     assert whole.folder is not None
@@ -240,6 +272,7 @@ def test_shards_end_in_the_same_file_and_the_store_answers_afterwards(tmp_path: 
     assert heard == [True] and [r.line() for r in stored.records] == [r.line() for r in whole.records]
 
 
+@pytest.mark.usefixtures("trusting")
 def test_what_only_measures_also_measures_the_second_pass() -> None:
     found = run(Masked(), 24, f"perceptual({QUICK}, lpips=False)")
     assert found.robust.correct == 0 and all("ssim" in r.evidence for r in found.records)
@@ -297,6 +330,7 @@ def test_a_success_that_is_not_confirmed_is_not_tried_again_on_a_budget() -> Non
     assert sum(r.backwards for r in found.records) < sum(r.backwards for r in free.records)
 
 
+@pytest.mark.usefixtures("trusting")
 def test_fresh_shards_run_the_second_pass_again(tmp_path: Path) -> None:
     heard: list[str] = []
     quick = "auto(k=1, steps=1, long=2)"

@@ -77,16 +77,20 @@ class Traits:
 BLIND_SHARE = 0.05
 
 
-NEAREST = "probed as one of the nearest"  # evidence; other probed samples were drawn
+# Evidence of the assurance.
+NEAREST = "probed as one of the nearest"  # other probed samples were drawn
+UNTRUSTED = "untrusted"  # the model does not do what its gradients promise: the attack ran without them, too
+BEYOND = "beyond gradients"  # without gradients it broke samples that gradients had left
 
 
 @dataclass(frozen=True)
 class Assurance:
     """Attacks on the survivors of a finished run: `probe` on some of them and, if one falls, `full` on all of them.
 
-    `price` is the passes of a probed survivor, its clean forward and the judge's verdict included. As many are probed as
-    `share` of the passes of the run pays for, but at least `least`: half of them the nearest to the boundary, the others
-    drawn. Stages of both attacks are numbered after those of the run.
+    A run that needed more than gradients for all survivors is its own probe. `price` is the passes of a probed survivor,
+    its clean forward and the judge's verdict included. As many are probed as `share` of the passes of the run pays for, but
+    at least `least`: half of them the nearest to the boundary, the others drawn. Stages of both attacks are numbered after
+    those of the run.
     """
 
     probe: Attack

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from vitattack.attacks.base import NEAREST, Attack, recall_attack
+from vitattack.attacks.base import BEYOND, NEAREST, UNTRUSTED, Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner
@@ -64,6 +64,10 @@ def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], 
         return everybody if any(r.pass_number == PROBED and r.status == "fooled" for r in records) else None
     if sum(bool(record.evidence.get("zero_grad")) for record in left) > offered.blind * len(left):
         return everybody
+    if any(record.evidence.get(BEYOND) for record in left):
+        return everybody
+    if all(record.evidence.get(UNTRUSTED) for record in left):
+        return None
     spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
     count = max(offered.least, math.floor(offered.share * spent / offered.price))
     nearest = frozenset(r.index for r in sorted(left, key=_from_boundary)[: count // 2])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from vitattack.attacks import stages
@@ -19,10 +20,21 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhead
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
-from vitattack.attacks.auto.numbering import ALL, DETOUR, MOST, NAMES, SELDOM, TAIL
+from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
-from vitattack.attacks.base import Assurance, Attack, Calibration, Crafted, DoubtedCrafted, InBall, Traits
+from vitattack.attacks.base import (
+    BEYOND,
+    UNTRUSTED,
+    Assurance,
+    Attack,
+    Calibration,
+    Crafted,
+    DoubtedCrafted,
+    InBall,
+    Traits,
+)
+from vitattack.attacks.black_box.square import square
 from vitattack.attacks.catalogue import catalogued
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.gradient.starts import Corner
@@ -50,7 +62,8 @@ FEWEST = 5  # steps towards each class, where more would take over a quarter of 
 class Auto(InBall):
     """Opening stages on all samples, then rounds on those nearest to the boundary, and on all while a round breaks some.
 
-    Where the model does not do what its gradient promises, rounds take a `detour` first: substitute gradients.
+    Where the model does not do what its gradient promises, opening and rounds take a `detour`: substitute gradients; in the
+    end the `black_box` runs on the nearest survivors, and on all if it breaks one of them.
 
     If attention saturates on the first images of the block, so that gradients mislead, rounds are the `hard` ones and end
     after two without a success. There are at most `most` rounds. With a budget of `passes` per sample, rounds run on all
@@ -64,6 +77,7 @@ class Auto(InBall):
     hard: tuple[AutoStage, ...]
     tail: AutoStage
     detour: AutoStage
+    black_box: AutoStage
     share: float = 0.25
     least: int = 8
     most: int = MOST
@@ -85,11 +99,12 @@ class Auto(InBall):
     def with_parts(self, parts: Sequence[Attack]) -> Auto:
         changed = iter([stage._replace(attack=part) for stage, part in zip(self.every_stage, parts, strict=True)])
         opening, rounds, hard = (tuple(islice(changed, len(of))) for of in (self.opening, self.rounds, self.hard))
-        return replace(self, opening=opening, rounds=rounds, hard=hard, tail=next(changed), detour=next(changed))
+        tail, detour, black_box = changed
+        return replace(self, opening=opening, rounds=rounds, hard=hard, tail=tail, detour=detour, black_box=black_box)
 
     @property
     def every_stage(self) -> tuple[AutoStage, ...]:
-        return (*self.opening, *self.rounds, *self.hard, self.tail, self.detour)
+        return (*self.opening, *self.rounds, *self.hard, self.tail, self.detour, self.black_box)
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Auto:
         return self  # stages learn nothing, and targets are ranked for every image
@@ -192,18 +207,32 @@ class Auto(InBall):
         rounds, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
         if block.detour is not None:
             detour = self.detour._replace(name=block.detour.stage)
+            block.run((detour,), block.survivors(), before)
             rounds = (detour,) if block.lost else (detour, *rounds)
         idle = 0  # consecutive rounds without a success
         on_all = self.passes is not None or self.until is not None
         # unlimited rounds end, too: with the budget, or with the first round that breaks none
         for turn in count(before + 1) if on_all else range(before + 1, before + 1 + self.most):
             rows = block.survivors()
-            if turn == before + 1 and not on_all and block.detour is None:
-                rows = block.nearest(rows, max(self.least, round(self.share * len(rows))))
+            if turn == before + 1 and not on_all:
+                rows = self._nearest(block, self.least)
             spent = block.spent
             idle = 0 if block.run(rounds, rows, turn) else idle + 1
             if block.spent == spent or (idle == enough and (self.until or not self.passes)):
                 break
+        if not block.trusted:
+            self._without_gradients(block, before)
+
+    def _without_gradients(self, block: SampleBlock, turn: int) -> None:
+        """Run the black box on the nearest survivors and, if it breaks one, on all."""
+        block.evidence[UNTRUSTED] = torch.ones_like(block.evidence["fooled"])
+        if block.run((self.black_box,), self._nearest(block, 1), turn):
+            block.run((self.black_box,), block.survivors(), turn + 1)
+            block.evidence[BEYOND] = torch.ones_like(block.evidence["fooled"])
+
+    def _nearest(self, block: SampleBlock, least: int) -> Tensor:
+        rows = block.survivors()
+        return block.nearest(rows, max(least, round(self.share * len(rows))))
 
 
 def _opening(short: Gradient, k: int) -> AutoStage:
@@ -251,6 +280,7 @@ def auto(
         (AutoStage("view", replace(short, steps=20), SCALE), *runs(2 * long)),
         AutoStage(TAIL, replace(short, steps=4)),
         AutoStage(DETOUR, targets(short, k=k), detour=True),
+        AutoStage(BLACK_BOX, square(ball, queries=QUERIES)),
         passes=passes,
         until=until,
     )

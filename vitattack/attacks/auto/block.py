@@ -11,7 +11,7 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.auto_stage import AutoStage, overhead
 from vitattack.attacks.auto.blind import blind_stages
 from vitattack.attacks.auto.detours import Chosen, averaged, choose
-from vitattack.attacks.auto.numbering import ALL, BLIND, SELDOM, TAIL
+from vitattack.attacks.auto.numbering import ALL, LOGITS_ONLY, SELDOM, TAIL
 from vitattack.attacks.base import blank_search
 from vitattack.attacks.compose import confirmed
 from vitattack.attacks.gradient.fidelity import TRUSTED
@@ -49,6 +49,7 @@ class SampleBlock:
         self.layers: AttentionMap | None = None
         self.saturated = False
         self.lost = False  # whether the victim has no gradient
+        self.trusted = True  # whether the victim does what its gradients promise
         self.detour: Chosen | None = None  # a view with better gradients than the victim's
         for name in ("stage", "round"):
             self.evidence[name] = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
@@ -83,7 +84,8 @@ class SampleBlock:
         if self.lost:
             self.evidence["no_gradient"] = torch.ones_like(self.evidence["fooled"])
         spent = PassesPerImage(1) if self.lost else model_checks.FIDELITY_PASSES
-        if fidelity < TRUSTED:
+        self.trusted = fidelity >= TRUSTED
+        if not self.trusted:
             self.detour, trials = choose(self.victim, ball, x, y, rng.child("detour"))
             spent = spent.plus(trials.times(1 / len(x)))
         self.evidence["forwards"][first] += round(spent.forwards)
@@ -167,7 +169,7 @@ class SampleBlock:
         own.setdefault(name, torch.zeros_like(own["forwards"]))
         own[name][rows] += cost["forwards"] + cost["backwards"]
         # blind means that no stage had a gradient; `ce_flat`, that cross-entropy had none
-        if stage.name not in BLIND:
+        if stage.name not in LOGITS_ONLY:
             flat = crafted["zero_grad"]
             own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
             if stage.name == "apgd_ce":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, comb
 from typing import Any
 
-from vitattack.attacks.auto.numbering import ALL, BLIND, DETOUR, MOST, NAMES, PROBE, SELDOM, STAGES
+from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, BLIND, DETOUR, MOST, NAMES, PROBE, QUERIES, SELDOM, STAGES
 from vitattack.attacks.base import BLIND_SHARE, NEAREST
 from vitattack.attacks.gradient.fidelity import TRUSTED
 from vitattack.core.percent import at_most
@@ -35,7 +35,8 @@ class StageYield:
 class AssuranceOutcome:
     """Outcome of the assurance: `fell` of `probed` samples among `survivors`; AutoAttack `broke` more if it escalated.
 
-    The `nearest` of the probed samples were those with the best margins, the others were drawn.
+    The `nearest` of the probed samples were those with the best margins, the others were drawn. Where gradients cannot be
+    trusted, square took the place of the probe: it was `asked` of some survivors and broke `beyond` of them.
     """
 
     survivors: int
@@ -44,6 +45,8 @@ class AssuranceOutcome:
     fell: int
     escalated: bool
     broke: int
+    asked: int = 0
+    beyond: int = 0
 
     @property
     def bound(self) -> float | None:
@@ -68,12 +71,19 @@ class AssuranceOutcome:
     def note(self) -> str:
         probe = " + ".join(PROBE)
         if self.escalated:
-            reason = (
-                f"{self.fell} of {self.probed} probed survivors fell" if self.fell else "gradients vanish on survivors"
-            )
+            reason = "gradients vanish on survivors"
+            if self.fell:
+                reason = f"{self.fell} of {self.probed} probed survivors fell"
+            elif self.beyond:
+                reason = f"square broke {self.beyond} of {self.asked} samples that gradients had left"
             return f"assurance: {reason}: AutoAttack ran on all {self.survivors} and broke {self.broke} more"
         if self.fell:
             return f"assurance: all {self.survivors} survivors were probed, and all of them fell"
+        if self.asked and not self.probed:
+            return (
+                f"assurance: gradients cannot be trusted, so {BLACK_BOX}({QUERIES}) was asked instead of a probe: it broke "
+                f"{self.beyond} of the {self.asked} survivors nearest to the boundary; it says nothing about stronger attacks"
+            )
         if not self.probed:
             return "assurance: no survivor was probed"
         return (
@@ -171,7 +181,11 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     if survivors and budget is None and not any(r.evidence.get("no_gradient") for r in attacked):
         by_probe = sum(number < len(PROBE) for number in late)
         nearest = sum(bool(r.evidence.get(NEAREST)) for r in attacked)
-        assured = AssuranceOutcome(survivors, len(probed), nearest, by_probe, bool(full), len(late) - by_probe)
+        asked = sum(bool(r.evidence.get(f"spent {BLACK_BOX}")) for r in attacked)
+        beyond = broke.count(ALL.index(BLACK_BOX))
+        assured = AssuranceOutcome(
+            survivors, len(probed), nearest, by_probe, bool(full), len(late) - by_probe, asked, beyond
+        )
         bought += [
             StageYield(name, len(spent), count, sum(spent))
             for name, spent, count in (("probe", probed, by_probe), ("full", full, assured.broke))

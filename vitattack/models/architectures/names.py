@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +32,7 @@ def check_architecture(arch: str) -> None:
     if arch.startswith("tora:"):
         check_architecture(arch.removeprefix("tora:"))
         return
-    if arch in OWN:
+    if arch in OWN or _is_registered(arch):
         return
     source = _timm_source()
     stem = arch.partition(".")[0]
@@ -42,6 +43,12 @@ def check_architecture(arch: str) -> None:
             "architecture", arch, {*OWN, f"{OPEN_CLIP}NAME", *re.findall(r"^def (\w+)\(pretrained", source, re.M)}
         )
     )
+
+
+def _is_registered(arch: str) -> bool:
+    """Whether somebody registered the name; nobody has while the registry is not even imported."""
+    build = sys.modules.get("vitattack.models.architectures.build")
+    return build is not None and arch in build.ARCHITECTURES
 
 
 @cache
