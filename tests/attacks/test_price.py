@@ -26,18 +26,29 @@ FOREIGN = ("autoattack_ref", "torchattacks")
 MOST = 210  # forwards that are really made here for one text
 
 
+class Mixing(nn.Module):
+    """Attention among pixels: something for AAS to scale, and for Patch-Fool to draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(3, 9)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        q, k, v = self.qkv(tokens).chunk(3, -1)
+        mixed: Tensor = (q @ k.transpose(1, 2)).softmax(-1) @ v
+        return mixed
+
+
 class Stubborn(nn.Module):
-    """Class 0 wherever one looks, with a gradient; its one attention layer gives AAS something to scale."""
+    """Class 0 wherever one looks, with a gradient, and with one attention layer."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.classes = classes
-        self.qkv = nn.Linear(3, 9)
+        self.blocks = nn.ModuleList([Mixing()])
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(2).transpose(1, 2)
-        q, k, v = self.qkv(tokens).chunk(3, -1)
-        mixed = ((q @ k.transpose(1, 2)).softmax(-1) @ v).sum((1, 2))
+        mixed = self.blocks[0](x.flatten(2).transpose(1, 2)).sum((1, 2))
         score = x.flatten(1).sum(1) + 1e-3 * mixed.tanh()
         return torch.stack([score + 10, *(score * k / self.classes for k in range(1, self.classes))], 1)
 

@@ -159,6 +159,7 @@ QUICK = {
     "mim": "mim(steps=3)",
     "mm": "mm(k=2, steps=5)",
     "patchout": "patchout(pgd(steps=3))",
+    "patch_fool": "patch_fool(steps=3)",
     "patch_pgd": "patch_pgd(steps=3, place=random(2))",
     "perceptual": "perceptual(pgd(steps=3), lpips=False)",
     "pgd": "pgd(steps=3)",
@@ -183,7 +184,7 @@ ALSO_L1 = ("apgd", "apgd_t", "autoattack", "fab", "fab_t", "fmn", "square")
 ONLY_L2 = ("cw_l2", "ddn")
 ONLY_L0 = ("sigma_zero",)
 ONLY_SPATIAL = ("spatial", "spatial_random")
-ONLY_PATCH = ("patch_pgd",)
+ONLY_PATCH = ("patch_fool", "patch_pgd")
 NEEDS = {"autoattack_ref": "pyautoattack", "torchattacks": "torchattacks"}
 # Attacks that learn from other images, which a call on bare images has none of.
 LEARN = ("aas", "aas_literal", "random_scales", "scale_search")

@@ -112,7 +112,7 @@ def with_scales(canonical: AttackSyntax, scales: Node) -> AttackSyntax:
         if not isinstance(node, Call):
             return node
         args = tuple(replaced(argument) for argument in node.args)
-        if node.name in ATTACKS and ATTACKS[node.name].needs_attention:
+        if node.name in ATTACKS and ATTACKS[node.name].needs_attention and any(isinstance(each, Call) for each in args):
             mode = tuple(option for option in node.options if option[0] == "mode")
             return Call("given", tuple(each for each in args if isinstance(each, Call)), (("scales", scales), *mode))
         return Call(node.name, args, node.options)

@@ -104,6 +104,7 @@ BUILT_IN = {
     "minimum_norm.fmn": ("fmn",),
     "minimum_norm.sigma_zero": ("sigma_zero",),
     "patch.attack": ("patch_pgd",),
+    "patch.patch_fool": ("patch_fool",),
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
     "views.inputs": ("admix", "di", "patchout", "si", "ti"),

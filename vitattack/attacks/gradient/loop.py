@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ class Gradient(InBall):
     start: Start = field(default_factory=Uniform)
     stop: Literal["first_success", "never"] = "first_success"
 
+    backwards_per_step: ClassVar[int] = 1
+
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise UsageError(f"{self.steps} steps cannot move an image: use at least 1")
@@ -62,7 +64,7 @@ class Gradient(InBall):
         looks = self.steps if self.stop == "never" else self.steps + 1
         return Price().more(
             query.answers * (self.start.passes + clean) + query.look * looks,
-            query.answers * (self.start.passes + self.steps),
+            query.answers * (self.start.passes + self.steps * self.backwards_per_step),
         )
 
     def without_early_stop(self) -> Gradient:
@@ -138,7 +140,9 @@ class Gradient(InBall):
                 break
             if t == 0:
                 memory = loss_memory(self.loss, mean_answer(logits.detach()), clean, y, rng.child("loss"))
-            evidence["backwards"][active] += answers  # the pass covers the whole batch, leaving samples included
+            evidence["backwards"][active] += (
+                answers * self.backwards_per_step
+            )  # the pass covers the whole batch, leaving samples included
             if keep is not None:  # leaving samples take no part in the loss: their rows of the gradient are zero
                 memory = {name: rows[keep] for name, rows in memory.items()}
                 y, x, active, logits = y[keep], x[keep], active[keep], logits[..., keep, :]

@@ -47,9 +47,13 @@ class InPatch(OneInner):
     def price(self, query: PriceQuery) -> Price:
         return self.inner.price(query).times(self.place.count).plus(self.place.price(query))
 
+    def view(self, victim: Attackable) -> Attackable:
+        """The model whose gradients the inner attack follows."""
+        return victim
+
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         evidence = blank_search(x)
-        places = self.place(self.threat, victim, x, y, rng=rng)
+        places, seen = self.place(self.threat, victim, x, y, rng=rng), self.view(victim)
         for passes, spent in (("forwards", places.forwards), ("backwards", places.backwards)):
             evidence[passes] += spent
         corners = torch.zeros_like(evidence["first_fooled"])[:, None].repeat(1, 2)
@@ -60,7 +64,7 @@ class InPatch(OneInner):
                 break
             stream = rng[active].child("place", number)
             inner = self.inner.with_ball(self.threat.at(at[active]))
-            crafted = inner(victim, x[active], y[active], rng=stream)
+            crafted = inner(seen, x[active], y[active], rng=stream)
             result[active], corners[active] = crafted.x_adv, at[active]
             for passes in ("forwards", "backwards"):
                 evidence[passes][active] += crafted.evidence[passes]

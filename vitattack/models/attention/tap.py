@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -91,7 +91,8 @@ class AttentionTap(SoftmaxMode):
 
     `rescale` multiplies the scores, never their masks: (L,), with per="head" (L, H), with per="sample" (B, L),
     which takes layers from `with_sample_axes`.
-    `observe` is called with every layer. `replacement(layer, scores)` replaces the softmax and unfuses the kernel.
+    `observe` is called with every layer. `replacement(layer, scores)` replaces the softmax and unfuses the kernel; with `only`,
+    layers of other numbers stay as they are, to the bit.
     """
 
     def __init__(
@@ -102,12 +103,13 @@ class AttentionTap(SoftmaxMode):
         per: Per = "layer",
         observe: Callable[[Seen], None] | None = None,
         replacement: Callable[[AttentionLayer, Tensor], Tensor] | None = None,
+        only: Collection[int] | None = None,
     ) -> None:
         super().__init__(exponentials=bool(layers.by_hand))
         if rescale is not None:
             check_scales(layers, rescale, per)
         self.layers = layers
-        self.rescale, self.per, self.observe, self.replacement = rescale, per, observe, replacement
+        self.rescale, self.per, self.observe, self.replacement, self.only = rescale, per, observe, replacement, only
         self._trail = Trail(exact=observe is not None)
         self._follows = observe is not None or bool(layers.masks)
 
@@ -129,7 +131,7 @@ class AttentionTap(SoftmaxMode):
             raise self._changed()
         call %= len(calls)
         number, by_hand = calls[call], self.layers.by_hand.get(call)
-        if number is None:
+        if number is None or (self.only is not None and number not in self.only):
             return func(*args, **kwargs)
         layer = self.layers.layers[number]
         if name not in (EXPONENTIALS if by_hand is not None else {NAMES.get(layer.kind, "softmax")}):

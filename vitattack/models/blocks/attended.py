@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from vitattack.core.errors import UsageError
-from vitattack.models.attention.attention_map import AttentionMap
+from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
 from vitattack.models.attention.tap import AttentionTap, Seen
 from vitattack.models.blocks.restricted import grid_layers
 from vitattack.models.blocks.tokens import Tokens, block_tokens
-from vitattack.models.victim import Victim, frozen
+from vitattack.models.victim import Victim, View, frozen
 
 
 class Readable(NamedTuple):
@@ -86,3 +86,26 @@ def attended(victim: Victim, layers: AttentionMap, readable: Mapping[int, Readab
     with frozen(victim), AttentionTap(layers, observe=look):
         victim(x)
     return found
+
+
+class AttentionRead(View):
+    """The victim, with what patches receive in some layers kept from each forward, to be differentiated."""
+
+    def __init__(self, victim: Victim, layers: AttentionMap, readable: Mapping[int, Readable]) -> None:
+        super().__init__(victim)
+        self.layers, self.readable = layers, readable
+        self.received: list[Tensor] = []  # (B, rows, columns) of each layer: means over heads and queries
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.received = []
+
+        def read(layer: AttentionLayer, scores: Tensor) -> Tensor:
+            p, tokens = scores.softmax(-1), self.readable[layer.number].tokens
+            by_head = p.movedim(layer.head_axis, 1) if layer.head_axis is not None else p
+            mean = by_head.reshape(len(x), -1, *p.shape[-2:]).mean((1, 2))
+            self.received.append(mean[:, tokens.prefix :].view(len(x), *tokens.grid))
+            return p
+
+        with AttentionTap(self.layers, replacement=read, only=self.readable):
+            logits: Tensor = self.victim(x)
+        return logits

@@ -52,25 +52,6 @@ def _with_prefix(patches: Tensor, prefix: int) -> Tensor:
     return pairs
 
 
-class _MaskedTap(AttentionTap):
-    """A tap that leaves layers without a restriction as they are, to the bit."""
-
-    def __init__(self, layers: AttentionMap, allowed: Allowed) -> None:
-        super().__init__(layers, replacement=self._masked)
-        self.allowed = allowed
-
-    def softmax(self, call: int, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        calls = self.layers.calls
-        number = calls[call % len(calls)] if calls else None
-        if number is not None and number not in self.allowed:
-            return func(*args, **kwargs)
-        return super().softmax(call, func, name, args, kwargs)
-
-    def _masked(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
-        pairs = self.allowed[layer.number].to(scores.device)
-        return scores.masked_fill(~pairs, -math.inf).softmax(-1)
-
-
 class Restricted(View):
     """A victim whose attention sees the allowed pairs of positions only; layers that are not named see all."""
 
@@ -82,9 +63,13 @@ class Restricted(View):
     def forward(self, x: Tensor) -> Tensor:
         if not self.allowed:
             return self.victim(x)  # type: ignore[no-any-return]
-        with _MaskedTap(self.layers, self.allowed):
+        with AttentionTap(self.layers, replacement=self._masked, only=self.allowed):
             logits: Tensor = self.victim(x)
         return logits
+
+    def _masked(self, layer: AttentionLayer, scores: Tensor) -> Tensor:
+        pairs = self.allowed[layer.number].to(scores.device)
+        return scores.masked_fill(~pairs, -math.inf).softmax(-1)
 
 
 def grid_layers(victim: Victim, layers: AttentionMap) -> dict[int, Tokens]:
