@@ -19,7 +19,7 @@ from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.losses.targeted import TargetedDLR
 from vitattack.core.errors import UsageError, WrongThreat
 from vitattack.core.registry import Registry
-from vitattack.text.syntax import arguments, first_argument, parse_syntax
+from vitattack.text.syntax import AttackSyntax, arguments, first_argument, parse_syntax
 from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
@@ -224,3 +224,8 @@ def test_a_text_makes_the_parser_warn_of_nothing(text: str, recwarn: pytest.Warn
             with contextlib.suppress(UsageError, SyntaxError):
                 read(text)
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_scales_are_put_into_attacks_that_search_some_and_into_no_others() -> None:
+    given = attack_text.with_scales(AttackSyntax.of("worst(aas(pgd), pna(pgd))"), ((0.5,),))
+    assert attack_text.canonical(given) == "worst(given(pgd, scales=((0.5,),)), pna(pgd))"

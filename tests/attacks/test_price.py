@@ -174,6 +174,8 @@ TEXTS = [
     "aas(worst(pgd(steps=2, stop=never), gama(steps=2)), batch=2, calibration=2, rank_steps=1, steps=1, keep=3)",
     "given(fab_t(steps=2), scales=((0.5,), (0.2,), (0.1,)))",
     "perceptual(worst(pgd(steps=2), gama(steps=2)), lpips=False)",
+    "di(vdc(worst(pgd(steps=2, stop=never), pgd(steps=1))))",
+    "si(pna(pgd(steps=2)), copies=3)",
     "si(ti(pgd(steps=2, start=odi)), copies=2)",
     "ti(worst(pgd(steps=2), square(queries=3)))",
     "patchout(si(restarts(2, di(pgd(steps=2, stop=never))), copies=2))",

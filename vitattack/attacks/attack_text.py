@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from vitattack.attacks.base import Attack
-from vitattack.attacks.catalogue import ATTACKS, attacks_made_for
+from vitattack.attacks.catalogue import ATTACKS, BUILT_IN, attacks_made_for
 from vitattack.attacks.gradient.starts import STARTS, Start
 from vitattack.attacks.gradient.steps import RULES, SCHEDULES, Schedule, StepRule
 from vitattack.attacks.losses.base import LOSSES, AnyLoss
@@ -112,7 +112,7 @@ def with_scales(canonical: AttackSyntax, scales: Node) -> AttackSyntax:
         if not isinstance(node, Call):
             return node
         args = tuple(replaced(argument) for argument in node.args)
-        if node.name in ATTACKS and ATTACKS[node.name].needs_attention and any(isinstance(each, Call) for each in args):
+        if node.name in BUILT_IN["aas.variants"] and ATTACKS[node.name].needs_attention:
             mode = tuple(option for option in node.options if option[0] == "mode")
             return Call("given", tuple(each for each in args if isinstance(each, Call)), (("scales", scales), *mode))
         return Call(node.name, args, node.options)

@@ -107,6 +107,7 @@ BUILT_IN = {
     "patch.patch_fool": ("patch_fool",),
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
+    "views.gradients": ("attention_fool", "pna", "sgm", "tgr", "vdc"),
     "views.inputs": ("admix", "di", "patchout", "si", "ti"),
 }
 ATTACKS.add_lazily(

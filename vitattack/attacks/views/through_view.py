@@ -52,6 +52,8 @@ class ThroughView(Wrapper):
                     f"{self.name} changes every image in its own way, and needs to know which one is which: put pgd, mim, "
                     "apgd or another gradient attack inside"
                 )
+            if isinstance(part, ThroughView) and self.change.attention and part.change.attention:
+                raise UsageError(f"{self.name} and {part.name} each replace the gradient of attention: use one of them")
         if self.change.copies > 1:
             require_loss(self.inner)
 

@@ -24,7 +24,8 @@ Kind = Literal["attention", "mlp", "convolution"]
 ADDITIONS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
 IN_PLACE = {"__iadd__", "add_"}
 # Blocks that normalise the stream itself go on with the normalised one.
-KEPT = VIEWS | {"dropout", "feature_dropout", "layer_norm", "rms_norm", "group_norm", "batch_norm"}
+NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm"}
+KEPT = VIEWS | NORMS | {"dropout", "feature_dropout"}
 JOINED = {"cat", "concat", "concatenate"}
 
 
@@ -76,10 +77,13 @@ class _Frame:
                 self.stream[id(each)] = each  # held, so that its id is not given to another
 
 
-class _Residuals(TorchFunctionMode):
-    """Sees the additions to the stream of some blocks, and leaves out those that are to be removed."""
+class Residuals(TorchFunctionMode):
+    """Sees the additions to the stream of some blocks, and leaves out those that are to be removed.
 
-    def __init__(self, removed: Collection[Removal], attention: Collection[str]) -> None:
+    Subclasses learn of every branch, and of the stream where it is normalised, and may put hooks there.
+    """
+
+    def __init__(self, removed: Collection[Removal] = (), attention: Collection[str] = SOFTMAXES) -> None:
         super().__init__()
         self.removed, self.attention = frozenset(removed), attention
         self.frames: list[_Frame] = []
@@ -97,7 +101,10 @@ class _Residuals(TorchFunctionMode):
             pair = _stream_and_branch(frame, operands)
             if pair is not None:
                 return self._added(frame, func, name, args, kwargs, *pair)
-        out = func(*args, **kwargs)
+        given = args
+        if name in NORMS and args and id(args[0]) in frame.stream:
+            given = (self.normalised(Removal(frame.block, len(frame.branches)), args[0]), *args[1:])
+        out = func(*given, **kwargs)
         frame.called.add("linear" if _is_pointwise(name, args, kwargs) else name)
         frame.follow(name, args, out)
         return out
@@ -105,17 +112,28 @@ class _Residuals(TorchFunctionMode):
     def _added(
         self, frame: _Frame, func: Any, name: str, args: Any, kwargs: Any, stream: Tensor, branch: Tensor
     ) -> Tensor:
-        removal = Removal(frame.block, len(frame.branches))
+        removal, kind = Removal(frame.block, len(frame.branches)), frame.kind(self.attention)
+        self.branch(removal, kind, branch)
         if removal in self.removed:
             self.done.add(removal)
             out = args[0].copy_(stream) if name in IN_PLACE and args[0] is branch else stream.clone()
         else:
             out = func(*args, **kwargs)
-        frame.branches.append(frame.kind(self.attention))
+        frame.branches.append(kind)
         frame.called.clear()
         frame.stream.clear()
         frame.keep(out)
         return out
+
+    def branch(self, place: Removal, kind: Kind, branch: Tensor) -> None:
+        """Learn of a branch before it is added."""
+
+    def normalised(self, place: Removal, stream: Tensor) -> Tensor:
+        """Learn of a stream at the entrance of a branch that normalises it; what is returned takes its place there."""
+        return stream
+
+    def block_output(self, block: str, out: Any) -> None:
+        """Learn of what a block returns."""
 
     def enter(self, block: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -129,6 +147,7 @@ class _Residuals(TorchFunctionMode):
 
     def leave(self, module: nn.Module, args: Any, out: Any) -> None:
         frame = self.frames.pop()
+        self.block_output(frame.block, out)
         self.found[frame.block] = tuple(frame.branches)
 
 
@@ -150,11 +169,9 @@ def _stream_and_branch(frame: _Frame, operands: Sequence[Any]) -> tuple[Tensor, 
 
 
 @contextmanager
-def _followed(
-    victim: nn.Module, names: Sequence[str], removed: Collection[Removal] = (), attention: Collection[str] = SOFTMAXES
-) -> Iterator[_Residuals]:
+def followed(victim: nn.Module, names: Sequence[str], mode: Residuals) -> Iterator[Residuals]:
+    """Let a mode see the named blocks in the forwards inside."""
     modules = dict(victim.named_modules())
-    mode = _Residuals(removed, attention)
     handles = []
     for name in names:
         handles.append(modules[name].register_forward_pre_hook(mode.enter(name), with_kwargs=True))
@@ -167,6 +184,11 @@ def _followed(
             handle.remove()
 
 
+def attention_functions(layers: AttentionMap) -> set[str]:
+    """Functions that make a branch one of attention."""
+    return SOFTMAXES | {"multi_head_attention_forward"} | (EXPONENTIALS if layers.by_hand else set())
+
+
 def residual_blocks(victim: Victim, x: Tensor, layers: AttentionMap) -> tuple[Block, ...]:
     """The blocks around the attention layers of a model in call order, with their residual branches, from one forward.
 
@@ -174,10 +196,13 @@ def residual_blocks(victim: Victim, x: Tensor, layers: AttentionMap) -> tuple[Bl
     it, a convolution if convolutions run and no linear maps, and an MLP otherwise.
     """
     names = tapped_modules(layers, "block")
-    hidden = {"multi_head_attention_forward"} | (EXPONENTIALS if layers.by_hand else set())
     modules = dict(victim.named_modules())
     names = [name for name in names if not isinstance(modules[name], torch.jit.ScriptModule)]
-    with frozen(victim), torch.no_grad(), _followed(victim, names, (), SOFTMAXES | hidden) as mode:
+    with (
+        frozen(victim),
+        torch.no_grad(),
+        followed(victim, names, Residuals(attention=attention_functions(layers))) as mode,
+    ):
         victim(x[:2])
     return tuple(Block(number, name, mode.found.get(name, ())) for number, name in enumerate(names))
 
@@ -205,7 +230,7 @@ class Lesioned(View):
 
     def forward(self, x: Tensor) -> Tensor:
         names = sorted({removal.block for removal in self.removed})
-        with _followed(self.victim, names, self.removed) as mode:
+        with followed(self.victim, names, Residuals(self.removed)) as mode:
             logits: Tensor = self.victim(x)
         missing = self.removed - mode.done
         if missing:

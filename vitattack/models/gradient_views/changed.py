@@ -42,6 +42,7 @@ class Change:
     exact: bool = True  # whether logits are those of the victim, to the bit
     follows: bool = False  # whether it has to know the clean image and the random stream of each candidate
     learns: bool = False  # whether it makes use of calibration images
+    attention: bool = False  # whether it replaces the gradient of attention
     comes_first: bool = False  # whether it has to see the candidates as they are, before other changes of the input
 
     def prepared(self, victim: Victim, images: Images) -> Self:
