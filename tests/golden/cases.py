@@ -185,7 +185,7 @@ QUICK = {
     "vdc": "vdc(pgd(steps=3))",
     "worst": "worst(pgd(steps=3), gama(steps=4))",
 }
-ALSO_L1 = ("apgd", "apgd_t", "autoattack", "fab", "fab_t", "fmn", "square")
+ALSO_L1 = ("apgd", "apgd_t", "auto", "autoattack", "fab", "fab_t", "fmn", "square")
 ONLY_L2 = ("cw_l2", "ddn")
 ONLY_L0 = ("sigma_zero",)
 ONLY_SPATIAL = ("spatial", "spatial_random")

@@ -26,6 +26,7 @@ from vitattack.models.base import Attackable
 from vitattack.models.victim import Victim
 from vitattack.models.views import Half, _Unfused
 from vitattack.threats.lp import LpBall
+from vitattack.threats.sparse import L1Ball
 
 BALL = LpBall("linf", 0.05)
 
@@ -57,11 +58,12 @@ def watched(row: int, fidelity: int) -> int:
     return (row == 0) + fidelity * (row < WATCHED)
 
 
-def test_who_stands_is_who_autoattacks_gradients_leave() -> None:
+@pytest.mark.parametrize("ball", [LpBall("linf", 0.004), L1Ball("l1", 2.0)], ids=str)
+def test_who_stands_is_who_autoattacks_gradients_leave(ball: LpBall) -> None:
     victim = tiny_vit()
     x = toy_pictures(24, seed=5)
     y = victim(x).detach().argmax(1)
-    ball, rng = LpBall("linf", 0.004), SampleRng(0, tuple(range(24)))
+    rng = SampleRng(0, tuple(range(24)))
     left = ~built("auto", ball)(victim, x, y, rng=rng).evidence["fooled"]
     theirs = attack_text.build("worst(apgd_ce, apgd_t)", ball)
     wanted = ~theirs.prepare(victim, lambda: (x, y), rng=rng)(victim, x, y, rng=rng).evidence["fooled"]

@@ -15,8 +15,9 @@ from vitattack.core.rng import SampleRng
 from vitattack.models.gradients.agreement import agreement
 from vitattack.models.victim import Victim
 from vitattack.threats.lp import LpBall
+from vitattack.threats.sparse import L1Ball
 
-BALLS = (LpBall("linf", 8 / 255), LpBall("l2", 1.0))
+BALLS = (LpBall("linf", 8 / 255), LpBall("l2", 1.0), L1Ball("l1", 12.0))
 
 
 class Behind(nn.Module):

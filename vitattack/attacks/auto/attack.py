@@ -22,6 +22,7 @@ from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhea
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
 from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
+from vitattack.attacks.auto.short import short_ascent
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import (
     BEYOND,
@@ -35,11 +36,8 @@ from vitattack.attacks.base import (
     Traits,
 )
 from vitattack.attacks.black_box.square import square
-from vitattack.attacks.catalogue import catalogued
+from vitattack.attacks.catalogue import LP_AND_L1, catalogued
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.gradient.starts import Corner
-from vitattack.attacks.gradient.steps import Cosine, HeavyBall
-from vitattack.attacks.gradient.variants import pgd
 from vitattack.attacks.losses.base import AnyLoss
 from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, sum_of
@@ -239,7 +237,7 @@ def _opening(short: Gradient, k: int) -> AutoStage:
     return AutoStage("targets", targets(short, k=k))
 
 
-@catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)")
+@catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP_AND_L1)
 def auto(
     ball: LpBall,
     *,
@@ -251,22 +249,19 @@ def auto(
 ) -> Auto:
     """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then long ones while they pay.
 
-    `steps` margin steps from a corner of the ball towards each of `k` classes; then rounds of APGD, `long` steps on the
-    margin and on cross-entropy, on the quarter nearest to the boundary, and on all samples as long as a round breaks any.
-    Where attention saturates they are twice as long, and a view with scaled scores joins them. `passes` is a budget per
+    `steps` margin steps from a corner of the ball (in l1 of APGD) towards each of `k` classes; then rounds of APGD, `long` steps
+    on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all samples as long as a round breaks
+    any. Where attention saturates they are twice as long, and a view with scaled scores joins them. `passes` is a budget per
     sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one
     breaks none.
     """
 
-    def towards_classes(steps: int) -> Gradient:
-        return pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=HeavyBall(2.0, Cosine()))
-
     if passes is not None:
         steps = next(
-            (n for n in range(steps, FEWEST, -1) if _opening(towards_classes(n), k).dearest(ball) <= passes // 4),
+            (n for n in range(steps, FEWEST, -1) if _opening(short_ascent(ball, n), k).dearest(ball) <= passes // 4),
             min(steps, FEWEST),
         )
-    short = towards_classes(steps)
+    short = short_ascent(ball, steps)
 
     def runs(steps: int) -> tuple[AutoStage, ...]:
         margin = AutoStage("apgd margin", apgd(ball, steps=steps, loss=Margin()))

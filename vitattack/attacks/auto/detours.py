@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.auto.numbering import AVERAGED, DETOUR
-from vitattack.attacks.gradient.starts import Corner
-from vitattack.attacks.gradient.steps import Cosine, HeavyBall
-from vitattack.attacks.gradient.variants import pgd
-from vitattack.attacks.losses.plain import Margin
+from vitattack.attacks.auto.short import short_ascent
+from vitattack.attacks.gradient.fidelity import random_step
 from vitattack.attacks.price import PassesPerImage
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
@@ -45,7 +43,7 @@ def views(victim: Victim, ball: LpBall, x: Tensor, rng: SampleRng) -> dict[str, 
     if every.seen:
         detours.append(Detour(every.seen))
     with frozen(victim):
-        moved = x + ball.ascend(rng.child("moved").normal(x)) * (ball.eps / 4)
+        moved = x + random_step(ball, x, rng.child("moved")) * (ball.eps / 4)
         if (at := front(victim, x)) is not None:
             detours.append(Detour(front=at))
         if classes := culprits(victim, x, moved):
@@ -64,7 +62,7 @@ def choose(victim: Victim, ball: LpBall, x: Tensor, y: Tensor, rng: SampleRng) -
 
     Returns the passes of all trials together, too.
     """
-    trial = pgd(ball, steps=STEPS, loss=Margin(), start=Corner(), rule=HeavyBall(2.0, Cosine()))
+    trial = short_ascent(ball, STEPS)
     best, chosen, spent = (-1, 0.0), None, PassesPerImage()
     for change, view in {"": victim, **views(victim, ball, x, rng)}.items():
         lost = find_lost_gradient(view, x[:1])

@@ -13,12 +13,17 @@ from vitattack.attacks.losses.base import logit_margin
 from vitattack.core.rng import SampleRng
 from vitattack.models.base import Attackable
 from vitattack.models.gradients.agreement import agreement
+from vitattack.threats.base import per_row
 from vitattack.threats.lp import LpBall
 
 LENGTH = 1 / 16  # of the steps, in budgets
 DIRECTIONS = 8
 FORWARDS = 1 + DIRECTIONS  # per image, beside one backward
-LEAST = {"linf": 1 / 255, "l2": 0.05}  # budget that steps are a share of: rounding of float32 hides shorter ones
+LEAST = {
+    "linf": 1 / 255,
+    "l2": 0.05,
+    "l1": 2.0,
+}  # budget that steps are a share of: rounding of float32 hides shorter ones
 TRUSTED = 0.5  # if fewer than half the images reach it, gradients are not trusted
 
 
@@ -44,4 +49,12 @@ def gradient_fidelity(model: Attackable, ball: LpBall, x: Tensor, y: Tensor, rng
 
 def _moved(ball: LpBall, x: Tensor, rng: SampleRng, length: float) -> Tensor:
     """The images after a random step of a share of the budget, which may leave the box."""
-    return x + ball.ascend(rng.normal(x)) * (length * max(ball.eps, LEAST[ball.norm]))
+    return x + random_step(ball, x, rng) * (length * max(ball.eps, LEAST[ball.norm]))
+
+
+def random_step(ball: LpBall, x: Tensor, rng: SampleRng) -> Tensor:
+    """A random step of size one in the norm, over all pixels: in l1 too, where steepest ascent would move a single one."""
+    noise = rng.normal(x)
+    if ball.norm == "l1":
+        return noise / per_row(noise.flatten(1).abs().sum(1).clamp_min(1e-12), x)
+    return ball.ascend(noise)
