@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install install-dev demo docs test test-slow coverage check audit clean help
+.PHONY: install install-dev demo docs dist test test-slow coverage check audit clean help
 
 help:
 	@echo "make demo       install, then attack the embedded models on the embedded images (under 2 minutes on 2 cores)"
@@ -15,6 +15,7 @@ help:
 	@echo "make coverage   run make test under coverage, then print the least covered modules and the total"
 	@echo "make check      ruff, mypy --strict, import-linter, bandit, the tests of the built wheel, and the site of the documentation"
 	@echo "make docs       show the documentation at http://127.0.0.1:8000, as it is being written"
+	@echo "make dist       build wheel and sdist, check them, and write the bill of materials build/sbom.json"
 	@echo "make audit      ask PyPI for known vulnerabilities of the installed packages (needs the network)"
 
 $(BIN)/python:
@@ -65,6 +66,14 @@ check: install-dev
 
 docs: install-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Wheel and sdist, checked as PyPI will check them, and a bill of materials of what they run on (CycloneDX).
+dist: install-dev
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
+	$(BIN)/python -c "from importlib.metadata import version; print(version('vitattack'))" > build/version
 
 # Wheels of torch from its own index carry a local version, which no list of vulnerabilities knows.
 audit: install-dev

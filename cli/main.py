@@ -30,6 +30,7 @@ COMMANDS = {
     "analyze": "Repeat the papers' analyses: strength of attacks, layers, corruptions, figures.",
     "train": "Train a model by a recipe, or resume its training.",
     "report": "Write one HTML page about stored runs: leaderboard, comparison, figures.",
+    "leaderboard": "Check run folders and make static pages that rank their models.",
     "plot": "Draw a figure of stored runs for a paper: pdf, svg or png.",
     "models": "List the models of the zoo, show one, fetch, check or add one.",
     "attacks": "List the attacks, or show one with its options.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,3 +78,21 @@ def test_the_wheel_evaluates_the_embedded_model_far_from_the_checkout(wheel: Pat
 def test_the_citation_has_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_wheel_is_one_that_pypi_takes(wheel: Path) -> None:
+    pytest.importorskip("twine")
+    command = [sys.executable, "-m", "twine", "check", "--strict", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_pin_what_they_use_and_test_every_python_that_is_declared() -> None:
+    texts = {path.name: path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+    used = [use for text in texts.values() for use in re.findall(r"uses: (.+)", text)]
+    assert used and not [use for use in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", use)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [text.rpartition(" ")[2] for text in project["classifiers"] if re.search(r"Python :: 3\.\d+", text)]
+    (matrix,) = re.findall(r"python: \[(.+)\]", texts["ci.yml"])
+    assert [version.strip(' "') for version in matrix.split(",")] == declared
+    assert project["requires-python"] == f">={declared[0]}"

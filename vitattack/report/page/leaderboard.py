@@ -74,7 +74,7 @@ def _verdict(images: ImageSet, row: Row, checks: Sequence[CheckOutcome]) -> Mark
             element("span", percent(worst.accuracy), class_="figure"),
             element("span", f"robust, 95 % interval {span(worst.low, worst.high, ' to ')}", class_="interval"),
         ),
-        _interval(worst, row.clean, 320),
+        interval_line(worst, row.clean, 320),
         found,
         cost,
         *(
@@ -165,7 +165,7 @@ def _line(
         _number(f"{100 * row.clean.accuracy:.1f}", row.clean.accuracy),
         element("td", element("b", f"{100 * robust.accuracy:.1f}"), class_="number", data_v=robust.accuracy),
         _number(span(robust.low, robust.high), robust.low),
-        element("td", _interval(robust, row.clean, BAR), class_="bar"),
+        element("td", interval_line(robust, row.clean), class_="bar"),
         _number(f"{passes:,.1f}", passes),
         _number(f"{seconds:,.1f}", seconds),
         _number(f"{facts.parameters / 1e6:,.1f}", facts.parameters) if facts.parameters else _nothing(),
@@ -207,7 +207,7 @@ def _gap(published: Published | None) -> Markup:
     )
 
 
-def _interval(accuracy: Accuracy, clean: Accuracy, width: int) -> Markup:
+def interval_line(accuracy: Accuracy, clean: Accuracy, width: int = BAR) -> Markup:
     """The share with its interval on a line from 0 to 100 %, and the clean accuracy as a tick."""
 
     def at(share: float) -> float:
