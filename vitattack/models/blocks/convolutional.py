@@ -1,4 +1,4 @@
-"""Residual blocks of models without attention: the modules that add two tensors which both depend on the image."""
+"""Residual blocks of any model: the modules that add two tensors which both depend on the image."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vitattack.models.attention.attention_map import AttentionMap
 from vitattack.models.attention.functions import function_name
-from vitattack.models.blocks.residual import ADDITIONS
+from vitattack.models.blocks.residual import ADDITIONS, Block, residual_blocks
 from vitattack.models.victim import Victim, frozen
 
 
@@ -54,3 +55,13 @@ def adding_modules(victim: Victim, x: Tensor) -> tuple[str, ...]:
             handle.remove()
     names = [name for name in mode.found if name not in ("", "model")]
     return tuple(name for name in names if not any(other.startswith(f"{name}.") for other in names))
+
+
+def blocks_that_add(victim: Victim, layers: AttentionMap) -> tuple[Block, ...]:
+    """The blocks around attention, if branches are seen in all of them, else whatever modules add; with their branches."""
+    x = victim.grey(2)
+    around = residual_blocks(victim, x, layers)
+    if around and all(block.branches for block in around):
+        return around
+    found = residual_blocks(victim, x, layers, adding_modules(victim, x))
+    return tuple(block for block in found if block.branches)

@@ -189,13 +189,17 @@ def attention_functions(layers: AttentionMap) -> set[str]:
     return SOFTMAXES | {"multi_head_attention_forward"} | (EXPONENTIALS if layers.by_hand else set())
 
 
-def residual_blocks(victim: Victim, x: Tensor, layers: AttentionMap) -> tuple[Block, ...]:
+def residual_blocks(
+    victim: Victim, x: Tensor, layers: AttentionMap, names: Sequence[str] | None = None
+) -> tuple[Block, ...]:
     """The blocks around the attention layers of a model in call order, with their residual branches, from one forward.
+
+    Other modules than those blocks are looked at if they are named.
 
     A branch is whatever is added to the stream, which enters a block as its input. It is attention if a softmax runs in
     it, a convolution if convolutions run and no linear maps, and an MLP otherwise.
     """
-    names = tapped_modules(layers, "block")
+    names = tapped_modules(layers, "block") if names is None else names
     modules = dict(victim.named_modules())
     names = [name for name in names if not isinstance(modules[name], torch.jit.ScriptModule)]
     with (

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.models.attention.attention_map import AttentionMap
-from vitattack.models.attention.features import tapped_modules
 from vitattack.models.attention.layer_detection import attention_layers
-from vitattack.models.blocks.convolutional import adding_modules
+from vitattack.models.blocks.convolutional import blocks_that_add
 from vitattack.models.blocks.names import Part
 from vitattack.models.blocks.residual import Kind, Removal, Residuals, attention_functions, followed
 from vitattack.models.gradient_views.changed import Change, Forward, Images
@@ -68,10 +67,12 @@ class SkipGradient(Change):
     def prepared(self, victim: Victim, images: Images) -> SkipGradient:
         """Find the blocks around attention, or those that add in a model without attention."""
         layers = attention_layers(victim, victim.grey())
-        blocks = tapped_modules(layers, "block") or list(adding_modules(victim, victim.grey(2)))
+        blocks = blocks_that_add(victim, layers)
         if not blocks:
             raise UsageError(f"model '{victim.name}' has no residual blocks, so there are no branches for sgm to decay")
-        return replace(self, blocks=tuple(blocks), functions=frozenset(attention_functions(layers)))
+        return replace(
+            self, blocks=tuple(block.name for block in blocks), functions=frozenset(attention_functions(layers))
+        )
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
         if not self.blocks:

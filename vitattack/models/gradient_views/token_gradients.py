@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitattack.core.errors import UsageError
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap, Place
-from vitattack.models.attention.features import tapped_modules
+from vitattack.models.blocks.convolutional import blocks_that_add
 from vitattack.models.blocks.residual import Kind, Removal, Residuals, attention_functions, followed
 from vitattack.models.gradient_views.changed import Change, Forward, Images
 from vitattack.models.gradient_views.weights_tap import WeightsTap, readable_layers, softmax
@@ -140,6 +140,7 @@ class TokenGradientRegularised(Change):
     projections: float = 0.75
     mlp: float = 0.5
     layers: AttentionMap | None = field(default=None, compare=False, repr=False)
+    blocks: tuple[str, ...] = field(default=(), compare=False, repr=False)
     attention = True
 
     def __post_init__(self) -> None:
@@ -147,12 +148,13 @@ class TokenGradientRegularised(Change):
             raise UsageError("tgr multiplies gradients by factors from 0 to 1")
 
     def prepared(self, victim: Victim, images: Images) -> TokenGradientRegularised:
-        return replace(self, layers=readable_layers(victim, "tgr"))
+        layers = readable_layers(victim, "tgr")
+        return replace(self, layers=layers, blocks=tuple(block.name for block in blocks_that_add(victim, layers)))
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
         if self.layers is None:
             raise UsageError("the attention of the model has not been looked for: call prepare(victim, ...) first")
         tap = _TokensTap(self.layers, self.weights, self.projections)
         mlps = _Mlps(attention_functions(self.layers), self.mlp)
-        with followed(victim, tapped_modules(self.layers, "block"), mlps), tap.watching(victim), tap:
+        with followed(victim, self.blocks, mlps), tap.watching(victim), tap:
             return forward(x)

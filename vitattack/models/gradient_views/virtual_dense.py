@@ -13,8 +13,8 @@ from torch.autograd import Function
 
 from vitattack.core.errors import UsageError
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
-from vitattack.models.attention.features import tapped_modules
-from vitattack.models.blocks.residual import Block, Removal, Residuals, attention_functions, followed, residual_blocks
+from vitattack.models.blocks.convolutional import blocks_that_add
+from vitattack.models.blocks.residual import Block, Removal, Residuals, attention_functions, followed
 from vitattack.models.gradient_views.changed import Change, Forward, Images
 from vitattack.models.gradient_views.weights_tap import WeightsTap, readable_layers, softmax
 from vitattack.models.victim import Victim
@@ -125,7 +125,7 @@ class VirtualDense(Change):
 
     def prepared(self, victim: Victim, images: Images) -> VirtualDense:
         layers = readable_layers(victim, "vdc")
-        return replace(self, layers=layers, blocks=residual_blocks(victim, victim.grey(2), layers))
+        return replace(self, layers=layers, blocks=blocks_that_add(victim, layers))
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
         if self.layers is None:
@@ -144,10 +144,10 @@ class VirtualDense(Change):
                 p.register_hook(maps.hook(phase, layer.number))  # type: ignore[no-untyped-call]
             return p
 
-        names = tapped_modules(self.layers, "block")
+        names = [block.name for block in self.blocks]
         places = _mlp_places(self.blocks)
         chain = _Chain(len(places), self.mlp_share, self.weight, self.decay)
-        mlps = _Dense(attention_functions(self.layers), places, names[-1], chain, phase)
+        mlps = _Dense(attention_functions(self.layers), places, names[-1] if names else "", chain, phase)
         with ExitStack() as stack:
             stack.enter_context(followed(victim, names, mlps))
             stack.enter_context(WeightsTap(self.layers, weights))
