@@ -24,6 +24,7 @@ QUICK = {
     "pgd-steps": Quick({"steps": (1, 2)}),
     "eps-sweep": Quick({"attack": "pgd(steps=1)"}, "linf:0,8/255"),
     "curve": Quick({"norm": "l2", "attacks": ("fmn(steps=3)", "ddn(steps=2)")}),
+    "patch-certificate": Quick({"attack": "patch_pgd(steps=1)", "across": 1}),
     "semantic": Quick({"steps": 1, "pictures": 1}, models=2),
     "features": Quick({"steps": 1, "classes": (0, 3), "seeds": 2}, models=2),
     "lesion": Quick({"draws": 2, "parts": ("block",)}, models=2),

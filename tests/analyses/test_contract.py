@@ -24,6 +24,7 @@ OF_EVALUATIONS = {
     "pgd-steps",
     "eps-sweep",
     "curve",
+    "patch-certificate",
     "softmax-gaps",
     "scaled-blocks",
     "aas-depth",

@@ -34,6 +34,8 @@ def case(name: str, *values: Threat) -> ParameterSet:
     return pytest.param(name, *values, marks=skip)
 
 
+# Attacks that take their gradients in `prepare`.
+MADE_BEFORE = ("patch_universal", "universal")
 every_attack = pytest.mark.parametrize("name", [case(name) for name in ATTACKS])
 # Attacks through attention refuse models without any.
 ANY_MODEL = [name for name in ATTACKS if not ATTACKS[name].needs_attention]
@@ -146,7 +148,7 @@ def test_claimed_passes_are_the_counted_ones(name: str, toy: Victim, toy_images:
         evidence = attack(toy, *toy_images, rng=rng(12)).evidence
     assert passes.forwards == int(evidence["forwards"].sum()) > 0
     assert passes.backwards == int(evidence["backwards"].sum())
-    assert (passes.backwards == 0) == ATTACKS[name].black_box
+    assert (passes.backwards == 0) == (ATTACKS[name].black_box or name in MADE_BEFORE)
 
 
 @every_attack

@@ -162,6 +162,7 @@ QUICK = {
     "patchout": "patchout(pgd(steps=3))",
     "patch_fool": "patch_fool(steps=3)",
     "patch_pgd": "patch_pgd(steps=3, place=random(2))",
+    "patch_universal": "patch_universal(steps=5, batch=8, tries=2)",
     "perceptual": "perceptual(pgd(steps=3), lpips=False)",
     "pgd": "pgd(steps=3)",
     "pma": "pma(steps=4)",
@@ -182,6 +183,7 @@ QUICK = {
     "ti": "ti(pgd(steps=3))",
     "torchattacks": "torchattacks('APGD', steps=3)",
     "transfer": 'transfer("tiny-vit-standard", pgd(steps=3))',
+    "universal": "universal(steps=5, batch=8)",
     "vdc": "vdc(pgd(steps=3))",
     "worst": "worst(pgd(steps=3), gama(steps=4))",
 }
@@ -189,10 +191,10 @@ ALSO_L1 = ("apgd", "apgd_t", "auto", "autoattack", "fab", "fab_t", "fmn", "squar
 ONLY_L2 = ("cw_l2", "ddn")
 ONLY_L0 = ("sigma_zero",)
 ONLY_SPATIAL = ("spatial", "spatial_random")
-ONLY_PATCH = ("patch_fool", "patch_pgd")
+ONLY_PATCH = ("patch_fool", "patch_pgd", "patch_universal")
 NEEDS = {"autoattack_ref": "pyautoattack", "torchattacks": "torchattacks"}
 # Attacks that learn from other images, which a call on bare images has none of.
-LEARN = ("aas", "aas_literal", "random_scales", "scale_search")
+LEARN = ("aas", "aas_literal", "patch_universal", "random_scales", "scale_search", "universal")
 # Attacks that hold others, around spatial ones.
 AROUND_SPATIAL = {
     "perceptual": "perceptual(spatial_random(k=3), lpips=False)",

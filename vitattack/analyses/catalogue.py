@@ -16,6 +16,7 @@ BUILT_IN = {
     "pgd-steps": "strength.questions:PgdSteps",
     "eps-sweep": "strength.questions:EpsSweep",
     "curve": "strength.questions:Curve",
+    "patch-certificate": "strength.questions:PatchCertificate",
     "semantic": "meaning.questions:Semantic",
     "features": "meaning.questions:Features",
     "lesion": "inside.questions:Lesion",

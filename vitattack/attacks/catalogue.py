@@ -105,8 +105,10 @@ BUILT_IN = {
     "minimum_norm.sigma_zero": ("sigma_zero",),
     "patch.attack": ("patch_pgd",),
     "patch.patch_fool": ("patch_fool",),
+    "patch.universal": ("patch_universal",),
     "perceptual.attack": ("perceptual",),
     "spatial.attack": ("spatial", "spatial_random"),
+    "universal.perturbation": ("universal",),
     "views.gradients": ("attention_fool", "pna", "sgm", "tgr", "vdc"),
     "views.inputs": ("admix", "di", "patchout", "si", "ti"),
 }

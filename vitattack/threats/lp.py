@@ -97,6 +97,11 @@ class LpBall:
         return (self.size(x, x_adv) <= self.eps * (1 + RELATIVE_SLACK) + ABSOLUTE_SLACK).to(x.device)
 
 
+def shifted(x: Tensor, delta: Tensor) -> Tensor:
+    """The images with one change as far as the box lets it, which is smaller than the change or equal in every norm."""
+    return (x + delta).clamp(0, 1)
+
+
 def doubled(x: Tensor) -> Tensor:
     """In double precision; Apple's GPUs have none."""
     return x.cpu().double() if x.device.type == "mps" else x.double()

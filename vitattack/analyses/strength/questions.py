@@ -123,3 +123,25 @@ def check_steps(analysis: str, name: str, steps: tuple[int, ...]) -> None:
         raise UsageError(f"{name} of {analysis} are numbers from 1 on: write {name}=1,2,5,10")
     if len(set(steps)) < len(steps):
         raise UsageError(f"a number of steps is named twice: name each once, as in {name}=1,2,5,10")
+
+
+@dataclass(frozen=True)
+class PatchCertificate(Analysis):
+    """Accuracy under patches, attacked and certified: of the model, and of double masking around it (PatchCleanser).
+
+    Double masking classifies an image under `across` x `across` masks that cover every place of the patch. Where the model gives
+    the true class under every pair of masks, no patch of that size can change the class: a bound that no attack may cross.
+    """
+
+    work: ClassVar[str] = "vitattack.analyses.strength.patch_certificate:patch_certificate"
+    paper: ClassVar[str] = "PatchCleanser (Xiang et al., USENIX Security 2022)"
+    threat: ClassVar[str | None] = "patch:5px"
+    images: ClassVar[int | None] = 32
+
+    attack: str = "patch_pgd(place=random(4), steps=20)"
+    across: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.attack:
+            raise UsageError("attack= names no attack: write attack=patch_pgd")
+        at_least("patch-certificate", "across", self.across, 1)

@@ -1,0 +1,1 @@
+"""One change for all images, made once from other images."""
