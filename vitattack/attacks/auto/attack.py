@@ -37,6 +37,7 @@ from vitattack.attacks.base import (
 )
 from vitattack.attacks.black_box.square import square
 from vitattack.attacks.catalogue import LP_AND_L1, catalogued
+from vitattack.attacks.compose import restarts
 from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.losses.base import AnyLoss
 from vitattack.attacks.losses.plain import Margin
@@ -264,8 +265,12 @@ def auto(
     short = short_ascent(ball, steps)
 
     def runs(steps: int) -> tuple[AutoStage, ...]:
-        margin = AutoStage("apgd margin", apgd(ball, steps=steps, loss=Margin()))
-        return margin, AutoStage("apgd_ce", apgd_ce(ball, steps=steps))
+        ascents: tuple[Attack, ...] = (apgd(ball, steps=steps, loss=Margin()), apgd_ce(ball, steps=steps))
+        if ball.norm == "l1":  # the start decides there, and length hardly helps: as many runs of ten steps
+            brief, count = min(steps, 10), max(1, steps // 10)
+            ascents = (apgd(ball, steps=brief, loss=Margin()), apgd_ce(ball, steps=brief))
+            ascents = tuple(restarts(count, ascent) for ascent in ascents)
+        return tuple(AutoStage(name, ascent) for name, ascent in zip(("apgd margin", "apgd_ce"), ascents, strict=True))
 
     first = _opening(short, k)
     attack = Auto(
