@@ -77,9 +77,15 @@ def class_coverage(records: Sequence[SampleRecord], of: int | None) -> list[str]
 
 @contextmanager
 def _autograd_calls() -> Iterator[list[str]]:
-    """Names of autograd's entry points as they are called. Uses sys.setprofile, which debuggers and coverage leave alone."""
+    """Names of autograd's entry points as they are called. Uses sys.setprofile, which debuggers and coverage leave alone.
+
+    Under a profiler that cannot be put back, as cProfile, nothing is watched.
+    """
     calls: list[str] = []
     before = sys.getprofile()
+    if before is not None and not callable(before):
+        yield calls
+        return
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_name in ("grad", "backward", "_make_grads"):
