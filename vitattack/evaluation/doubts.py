@@ -83,7 +83,8 @@ def _autograd_calls() -> Iterator[list[str]]:
     """
     calls: list[str] = []
     before = sys.getprofile()
-    if before is not None and not callable(before):
+    found: object = before  # of cProfile it is no function, whatever its type says
+    if found is not None and not callable(found):
         yield calls
         return
 

@@ -207,7 +207,7 @@ class Auto(InBall):
         if block.detour is not None:
             detour = self.detour._replace(name=block.detour.stage)
             block.run((detour,), block.survivors(), before)
-            rounds = (detour,) if block.lost else (detour, *rounds)
+            rounds = (detour, *rounds) if block.trusted else (detour,)
         idle = 0  # consecutive rounds without a success
         on_all = self.passes is not None or self.until is not None
         # unlimited rounds end, too: with the budget, or with the first round that breaks none
