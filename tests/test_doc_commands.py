@@ -27,6 +27,7 @@ EVERY = [block for page in PAGES for block in blocks(page)] if (ROOT / "docs").i
 COMMANDS = [(block, words) for block in EVERY for words in block.commands]
 PYTHON = [block for block in EVERY if block.language == "python" and block.not_run is None]
 QUICK = ("README.md", "index.md", "protocols.md")  # pages whose commands run in every suite
+LIGHT = ("extending.md", "reference.md")  # whose Python blocks take seconds
 FEW = 2
 LIMITED = ("eval", "check", "curve", "transfer", "analyze", "diagnose-softmax", "verify")
 KEYS = ("239a1e56", "77b0c2d1")  # that pages write for the keys of runs
@@ -166,7 +167,10 @@ def test_the_commands_of_the_other_pages_run(
     _run(block, workshop, capfd)
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(each, marks=() if each.page.name in LIGHT else pytest.mark.slow, id=each.name) for each in PYTHON],
+)
 def test_python_blocks_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a module and a few images in place of those of the reader; what they register is forgotten again."""
     from tests.test_named import registered
