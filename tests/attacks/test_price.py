@@ -39,13 +39,25 @@ class Mixing(nn.Module):
         return mixed
 
 
+class Block(nn.Module):
+    """A residual branch of attention: something for SGM to decay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixing = Mixing()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = tokens + self.mixing(tokens)
+        return out
+
+
 class Stubborn(nn.Module):
-    """Class 0 wherever one looks, with a gradient, and with one attention layer."""
+    """Class 0 wherever one looks, with a gradient, and with one residual branch of attention."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.classes = classes
-        self.blocks = nn.ModuleList([Mixing()])
+        self.blocks = nn.ModuleList([Block()])
 
     def forward(self, x: Tensor) -> Tensor:
         mixed = self.blocks[0](x.flatten(2).transpose(1, 2)).sum((1, 2))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
-from vitattack.attacks.price import PassesPerImage
 from vitattack.checks import certificate_of_run
 from vitattack.core.errors import UsageError
 from vitattack.evaluation import attachments
@@ -89,7 +88,7 @@ class Masked(nn.Module):
 
 def test_planted_examples_that_auto_does_not_find_are_a_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitattack.attacks.auto.attack.assurance", lambda ball, first: None)
-    monkeypatch.setattr("vitattack.attacks.auto.block.choose", lambda *about: (None, PassesPerImage()))
+    monkeypatch.setattr("vitattack.attacks.auto.block.TRUSTED", -1.0)
     found = run(Masked(tiny_vit()), out=tmp_path)
     said = content(found)
     assert said["found"][0]["found"] < 0.9 * said["tested"]

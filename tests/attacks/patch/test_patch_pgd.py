@@ -141,7 +141,7 @@ def test_examples_with_a_pixel_changed_outside_the_square_do_not_count() -> None
 
 def test_other_attacks_say_in_one_line_which_are_made_for_patches() -> None:
     for text in ("auto", "pgd", "worst(square, patch_pgd)", "restarts(2, apgd)"):
-        with pytest.raises(UsageError, match=r"not defined for patch threats: use .*, or patch_pgd") as refusal:
+        with pytest.raises(UsageError, match=r"not defined for patch threats: use .* or patch_pgd") as refusal:
             vitattack.attack(text, threat="patch:5px")
         assert "\n" not in str(refusal.value)
     with pytest.raises(UsageError, match="patch_pgd is not defined for linf threats: use --threat patch:5px"):
