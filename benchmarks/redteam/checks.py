@@ -51,7 +51,7 @@ def outcome(row: RedTeamRow, out: Path) -> dict[str, Any]:
     checked = check(victim, **settings)
     (claimed, source) = (sum(index < PLANTED for index in known["autoattack"]), "AutoAttack")
     if row.fault:
-        claimed, source = _published(victim, settings), "PGD-20"
+        claimed, source = _published(victim, settings, checked.auto.clean.correct), "PGD-20"
     claims = {"percent": Claim(claimed / len(y)), "count": Claim.of(f"{claimed}/{len(y)}")}
     return {
         "name": row.name,
@@ -68,13 +68,12 @@ def outcome(row: RedTeamRow, out: Path) -> dict[str, Any]:
     }
 
 
-def _published(victim: torch.nn.Module, settings: Mapping[str, Any]) -> int:
+def _published(victim: torch.nn.Module, settings: Mapping[str, Any], right: int) -> int:
     """Images that PGD-20 leaves; all that are right where it finds no gradient to follow."""
     try:
         (found,) = evaluate(victim, PUBLISHED, **settings).results
     except NoGradient:
-        (found,) = evaluate(victim, "random(tries=1)", **settings).results
-        return found.clean.correct
+        return right
     return found.robust.correct
 
 

@@ -80,20 +80,20 @@ def worst_cases(results: BenchmarkResult) -> tuple[ComparedNumber, ...]:
     Nothing where a model has one attack on one budget, or one without a result: a worst case over fewer attacks is another
     number.
     """
-    groups: dict[tuple[str, str, int], list[CellResult]] = {}
+    groups: dict[tuple[str, tuple[str, ...], int], list[CellResult]] = {}
     if any(attack.label == WORST_CASE for attack in results.bench.attacks):
         return ()  # a column of that name is the file's own
     for members in (*((threat,) for threat in results.bench.threats), *results.bench.unions):
         for result in results.cells:
             cell = result.cell
             if cell.runnable and cell.threat in members:
-                groups.setdefault((cell.label, "+".join(members), cell.seed), []).append(result)
+                groups.setdefault((cell.label, tuple(members), cell.seed), []).append(result)
     numbers = []
-    for (label, threat, seed), found in groups.items():
-        whole = {result.cell.threat for result in found} == set(threat.split("+"))
+    for (label, members, seed), found in groups.items():
+        whole = {result.cell.threat for result in found} == set(members)
         if len(found) < 2 or not whole or not all(result.verdicts for result in found):
             continue
-        union = stats.worst_case([result.verdicts for result in found])
+        union, threat = stats.worst_case([result.verdicts for result in found]), "+".join(members)
         cell = replace(found[0].cell, attack="", attack_label=WORST_CASE, threat=threat)
         numbers.append(
             ComparedNumber(label, WORST_CASE, threat, seed, "ok", union, None, CellResult(cell, "ok", robust=union))

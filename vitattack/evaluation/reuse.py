@@ -6,12 +6,10 @@ a model that answers otherwise is another function, whatever its digest says.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from vitattack.core.errors import UsageError
 from vitattack.core.files import write_atomically
 from vitattack.core.rng import SampleRng, seeded
 from vitattack.core.runtime import out_of_memory
+from vitattack.core.tensor_text import packed, unpacked
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import read_batch
 from vitattack.models.victim import Victim, frozen
@@ -37,9 +36,7 @@ def keep_or_confirm(folder: Path, victim: Victim, data: DataSet, *, fresh: bool)
         return
     rows = data.alike(data.rows[:PROBED])
     for logits in _answers(victim, data, rows, 1):
-        values = base64.b64encode(logits.numpy().tobytes()).decode()
-        content = {"rows": list(rows), "shape": list(logits.shape), "float32": values}
-        write_atomically(folder / FILE, sealed_text(content))
+        write_atomically(folder / FILE, sealed_text({"rows": list(rows), **packed(logits)}))
 
 
 def confirm(folder: Path, victim: Victim, data: DataSet) -> None:
@@ -86,7 +83,6 @@ def _answers(victim: Victim, data: DataSet, rows: Sequence[int], count: int) -> 
 def _stored(folder: Path) -> tuple[list[int], Tensor] | None:
     content = load_intact(folder / FILE) or {}
     try:
-        values = np.frombuffer(base64.b64decode(content["float32"]), dtype=np.float32)
-        return list(map(int, content["rows"])), torch.from_numpy(values.copy()).view(content["shape"])
+        return list(map(int, content["rows"])), unpacked(content)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):  # missing, or damaged
         return None

@@ -19,11 +19,8 @@ from vitattack.threats.lp import LpBall
 LENGTH = 1 / 16  # of the steps, in budgets
 DIRECTIONS = 8
 FORWARDS = 1 + DIRECTIONS  # per image, beside one backward
-LEAST = {
-    "linf": 1 / 255,
-    "l2": 0.05,
-    "l1": 2.0,
-}  # budget that steps are a share of: rounding of float32 hides shorter ones
+# Budget that steps are a share of, if the given one is smaller: rounding of float32 hides shorter ones.
+LEAST = {"linf": 1 / 255, "l2": 0.05, "l1": 2.0}
 TRUSTED = 0.5  # if fewer than half the images reach it, gradients are not trusted
 
 

@@ -6,12 +6,10 @@ them, as the view of a random model answers several times. It is drawn anew at e
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +20,7 @@ from vitattack.attacks.price import Price, PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import in_stage
 from vitattack.core.rng import SampleRng
+from vitattack.core.tensor_text import packed, unpacked
 from vitattack.models.base import Attackable
 from vitattack.models.victim import frozen
 from vitattack.records.report_section import Run, Section
@@ -38,14 +37,11 @@ class Made:
     fooled: int
 
     def plain(self) -> dict[str, Any]:
-        values = self.image.detach().cpu().float().numpy()
-        text = base64.b64encode(values.tobytes()).decode()
-        return {"shape": list(values.shape), "float32": text, "images": self.images, "fooled": self.fooled}
+        return {**packed(self.image), "images": self.images, "fooled": self.fooled}
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Made:
-        values = np.frombuffer(base64.b64decode(content["float32"]), np.float32).reshape(content["shape"])
-        return cls(torch.from_numpy(values.copy()), int(content["images"]), int(content["fooled"]))
+        return cls(unpacked(content), int(content["images"]), int(content["fooled"]))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from vitattack.core.errors import UsageError
 from vitattack.models.attention.attention_map import AttentionLayer, AttentionMap
 from vitattack.models.attention.sample_axes import with_sample_axes
 from vitattack.models.gradient_views.changed import Change, Forward, Images
-from vitattack.models.gradient_views.weights_tap import WeightsTap, readable_layers, softmax
+from vitattack.models.gradient_views.weights_tap import WeightsTap, found_layers, readable_layers, softmax
 from vitattack.models.victim import Victim
 
 
@@ -60,15 +60,14 @@ class AttentionFool(Change):
         return replace(self, layers=layers)
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
-        if self.layers is None:
-            raise UsageError("the attention of the model has not been looked for: call prepare(victim, ...) first")
+        layers = found_layers(self.layers)
         losses: list[Tensor] = []
 
         def look(layer: AttentionLayer, scores: Tensor) -> Tensor:
             losses.append(of_layer(layer, scores, len(x)))
             return softmax(scores)
 
-        with WeightsTap(self.layers, look):
+        with WeightsTap(layers, look):
             logits = forward(x)
         added: Tensor = _WithLoss.apply(logits, torch.stack(losses).logsumexp(0), self.weight)
         return added

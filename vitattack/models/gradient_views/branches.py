@@ -13,7 +13,7 @@ from vitattack.models.blocks.convolutional import blocks_that_add
 from vitattack.models.blocks.names import Part
 from vitattack.models.blocks.residual import Kind, Removal, Residuals, attention_functions, followed
 from vitattack.models.gradient_views.changed import Change, Forward, Images
-from vitattack.models.gradient_views.weights_tap import ScoresTap, required_layers
+from vitattack.models.gradient_views.weights_tap import ScoresTap, found_layers, required_layers
 from vitattack.models.victim import Victim
 
 
@@ -33,9 +33,7 @@ class PayNoAttention(Change):
         return replace(self, layers=required_layers(victim, "pna"))
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
-        if self.layers is None:
-            raise UsageError("the attention of the model has not been looked for: call prepare(victim, ...) first")
-        with ScoresTap(self.layers, self.share):
+        with ScoresTap(found_layers(self.layers), self.share):
             return forward(x)
 
 

@@ -15,7 +15,7 @@ from vitattack.models.attention.attention_map import AttentionLayer, AttentionMa
 from vitattack.models.blocks.convolutional import blocks_that_add
 from vitattack.models.blocks.residual import Kind, Removal, Residuals, attention_functions, followed
 from vitattack.models.gradient_views.changed import Change, Forward, Images
-from vitattack.models.gradient_views.weights_tap import WeightsTap, readable_layers, softmax
+from vitattack.models.gradient_views.weights_tap import WeightsTap, found_layers, readable_layers, softmax
 from vitattack.models.victim import Victim
 
 PROJECTIONS = {"linear", "conv1d", "conv2d"}
@@ -152,9 +152,8 @@ class TokenGradientRegularised(Change):
         return replace(self, layers=layers, blocks=tuple(block.name for block in blocks_that_add(victim, layers)))
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
-        if self.layers is None:
-            raise UsageError("the attention of the model has not been looked for: call prepare(victim, ...) first")
-        tap = _TokensTap(self.layers, self.weights, self.projections)
-        mlps = _Mlps(attention_functions(self.layers), self.mlp)
+        layers = found_layers(self.layers)
+        tap = _TokensTap(layers, self.weights, self.projections)
+        mlps = _Mlps(attention_functions(layers), self.mlp)
         with followed(victim, self.blocks, mlps), tap.watching(victim), tap:
             return forward(x)

@@ -16,7 +16,7 @@ from vitattack.models.attention.attention_map import AttentionLayer, AttentionMa
 from vitattack.models.blocks.convolutional import blocks_that_add
 from vitattack.models.blocks.residual import Block, Removal, Residuals, attention_functions, followed
 from vitattack.models.gradient_views.changed import Change, Forward, Images
-from vitattack.models.gradient_views.weights_tap import WeightsTap, readable_layers, softmax
+from vitattack.models.gradient_views.weights_tap import WeightsTap, found_layers, readable_layers, softmax
 from vitattack.models.victim import Victim
 
 
@@ -128,15 +128,13 @@ class VirtualDense(Change):
         return replace(self, layers=layers, blocks=blocks_that_add(victim, layers))
 
     def forward(self, victim: Victim, forward: Forward, x: Tensor) -> Tensor:
-        if self.layers is None:
-            raise UsageError("the attention of the model has not been looked for: call prepare(victim, ...) first")
+        layers = found_layers(self.layers)
         phase = _Phase()
-        logits: Tensor = _Twice.apply(x, lambda at: self._hooked(victim, forward, at, phase), phase)
+        logits: Tensor = _Twice.apply(x, lambda at: self._hooked(layers, victim, forward, at, phase), phase)
         return logits
 
-    def _hooked(self, victim: Victim, forward: Forward, x: Tensor, phase: _Phase) -> Tensor:
-        assert self.layers is not None
-        maps = _Chain(len(self.layers), self.attention_share, self.weight, self.decay)
+    def _hooked(self, layers: AttentionMap, victim: Victim, forward: Forward, x: Tensor, phase: _Phase) -> Tensor:
+        maps = _Chain(len(layers), self.attention_share, self.weight, self.decay)
 
         def weights(layer: AttentionLayer, scores: Tensor) -> Tensor:
             p = softmax(scores)
@@ -147,10 +145,10 @@ class VirtualDense(Change):
         names = [block.name for block in self.blocks]
         places = _mlp_places(self.blocks)
         chain = _Chain(len(places), self.mlp_share, self.weight, self.decay)
-        mlps = _Dense(attention_functions(self.layers), places, names[-1] if names else "", chain, phase)
+        mlps = _Dense(attention_functions(layers), places, names[-1] if names else "", chain, phase)
         with ExitStack() as stack:
             stack.enter_context(followed(victim, names, mlps))
-            stack.enter_context(WeightsTap(self.layers, weights))
+            stack.enter_context(WeightsTap(layers, weights))
             return forward(x)
 
 

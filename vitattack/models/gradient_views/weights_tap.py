@@ -112,3 +112,10 @@ def readable_layers(victim: Victim, name: str) -> AttentionMap:
             f"model '{victim.name}' computes its softmax by hand, and {name} has to see it as a whole: use pna or sgm"
         )
     return layers
+
+
+def found_layers(layers: AttentionMap | None) -> AttentionMap:
+    """The attention layers of a change that was prepared, refused where it was not."""
+    if layers is None:
+        raise UsageError("the attention of the model has not been looked for: call prepare(victim, ...) first")
+    return layers

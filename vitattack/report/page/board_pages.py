@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +16,8 @@ from vitattack.report.overview.run import ShownRun
 from vitattack.report.page.document import page
 from vitattack.report.page.html import Markup, element, escaped, name_of, together
 from vitattack.report.page.leaderboard import interval_line
+from vitattack.report.page.skeleton import filled, policy, source
 
-SOURCES = Path(__file__).parent / "browser"
 HEADS = (
     *("", "Model", "Clean %", "auto %", "AutoAttack %", "Best other attack %", "Worst case %", "95 %", "0 to 100 %"),
     *("Certificate", "Passes", "Doubts"),
@@ -44,13 +42,12 @@ def write_leaderboard(found: Leaderboard, folder: Path, title: str) -> list[Path
 
 def index_page(found: Leaderboard, title: str) -> str:
     """The HTML of the boards; the same runs give the same bytes."""
-    style = (SOURCES / "page.css").read_text(encoding="utf-8") + (SOURCES / "leaderboard.css").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    style = source("page.css") + source("leaderboard.css")
     places = {id(entry): place for place, (_, entry) in _places(found).items()}
     models = sum(len(board.entries) for board in found.boards)
     sections = [_section(board, places) for board in found.boards]
     parts = {
-        "policy": f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
+        "policy": policy(style),
         "title": escaped(title),
         "style": style,
         "about": escaped(
@@ -59,9 +56,7 @@ def index_page(found: Leaderboard, title: str) -> str:
         "main": together([*(sections or [_nothing()]), _left_out(found.left_out)]),
         "version": escaped(package_version("vitattack") or ""),
     }
-    text = (SOURCES / "leaderboard.html").read_text(encoding="utf-8")
-    first, *pieces = text.split("{{")
-    return first + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces))
+    return filled("leaderboard.html", parts)
 
 
 def _places(found: Leaderboard) -> dict[str, tuple[Board, Entry]]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from vitattack.core.versions import package_version
 from vitattack.report.overview.attachments import Attachments
@@ -16,8 +13,8 @@ from vitattack.report.page.html import Markup, element, escaped
 from vitattack.report.page.packing import Packing
 from vitattack.report.page.payload import json_for_page, payload
 from vitattack.report.page.pictures import strips
+from vitattack.report.page.skeleton import filled, policy, source
 
-SOURCES = Path(__file__).parent / "browser"
 SCRIPTS = ("dom", "data", "theme", "board", "charts", "figures", "images", "compare", "main")
 
 
@@ -33,13 +30,13 @@ def page(
 
     `classes` are names of classes, and `pictures` is how many images of a run are shown, where it has them.
     """
-    style = _source("page.css")
-    script = "'use strict';(() => {\n" + "\n".join(_source(f"{name}.js") for name in SCRIPTS) + "\n})();"
+    style = source("page.css")
+    script = "'use strict';(() => {\n" + "\n".join(source(f"{name}.js") for name in SCRIPTS) + "\n})();"
     packing = Packing()
     shown = figures(overview, attachments)
     content = json_for_page(payload(overview, shown, classes, strips(overview.runs, pictures), packing))
     parts = {
-        "policy": _policy(style, script),
+        "policy": policy(style, script),
         "title": escaped(title),
         "style": style,
         "script": script,
@@ -49,22 +46,7 @@ def page(
         "about": escaped(_about(overview)),
         "version": escaped(package_version("vitattack") or ""),
     }
-    text = _source("page.html")
-    pieces = text.split("{{")
-    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
-
-
-def _source(name: str) -> str:
-    return (SOURCES / name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Only this very script and style, pictures that are in the file, and no request of any kind."""
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
-    return (
-        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    return filled("page.html", parts)
 
 
 def _about(overview: Overview) -> str:
