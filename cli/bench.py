@@ -140,8 +140,8 @@ def _list(form: str) -> None:
 
     benches = [read_benchmark(name, check_attacks=False) for name in shipped_benchmarks()]
     rows = [(bench.name, len(bench.models), len(bench.attacks), bench.data, bench.title) for bench in benches]
-    texts = [tuple(map(str, row)) for row in rows]
-    table = Table("benchmarks", ("name", "models", "attacks", "data", "what"), texts, left=1, whole=True)
+    texts = [(bench.name, bench.title) for bench in benches]
+    table = Table("benchmarks", ("name", "what it is"), texts, left=2, line_each=True, whole=True)
     keys = ("name", "models", "attacks", "data", "title")
     show(table, {"schema": 1, "benchmarks": [dict(zip(keys, row, strict=True)) for row in rows]}, form)
 

@@ -29,6 +29,7 @@ PYTHON = [block for block in EVERY if block.language == "python" and block.not_r
 QUICK = ("README.md", "index.md", "protocols.md")  # pages whose commands run in every suite
 LIGHT = ("extending.md", "reference.md")  # whose Python blocks take seconds
 FEW = 2
+FEW_FOR = {"cka": 4}  # analyses of at least so many images
 LIMITED = ("eval", "check", "curve", "transfer", "analyze", "diagnose-softmax", "verify")
 KEYS = ("239a1e56", "77b0c2d1")  # that pages write for the keys of runs
 BENCH = """\
@@ -88,9 +89,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / "mine.safetensors")
     (folder / "my.yaml").write_text(BENCH)
-    models = ("tiny-vit", "tiny-vit-standard")
-    for model in models:
-        settings: dict[str, Any] = {"limit": FEW, "threads": 1, "out": folder / "runs", "certificate": False}
+    settings: dict[str, Any] = {"limit": FEW, "threads": 1, "out": folder / "runs", "certificate": False}
+    for threat in ("linf:2/255", "linf:4/255"):
+        vitattack.evaluate("tiny-vit", "fgsm", threat=threat, **settings)
+    for model in ("tiny-vit-standard", "tiny-vit"):  # the last run is of the model that pages verify examples on
         vitattack.evaluate(model, ["pgd", "auto"], save_adv=model == "tiny-vit", **settings)
     shutil.copytree(folder / "runs", folder / "other" / "runs")
     return folder
@@ -115,7 +117,9 @@ def workshop(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         text = "\0".join(words)
         for written, key in zip(KEYS, keys, strict=False):
             text = text.replace(written, key)
-        text = re.sub(r"--limit\0\d+", f"--limit\0{FEW}", re.sub(r"\[:\d+\]", f"[:{FEW}]", text))
+        few = FEW_FOR.get(words[1] if len(words) > 1 else "", FEW)
+        text = re.sub(r"--limit\0\d+", f"--limit\0{few}", re.sub(r"\[:\d+\]", f"[:{few}]", text))
+        text = re.sub(r"--claim\0\d+/\d+", f"--claim\0{few - 1}/{few}", text)
         given = text.split("\0")
         narrowed = any("[" in word and "]" in word for word in given) or "--limit" in given or "info" in given
         if given[0] in LIMITED and not narrowed and given[1:2] != ["scatter"] and given[1:2] != ["scaling"]:

@@ -23,7 +23,6 @@ class ShownRun:
     robust: Accuracy
     forwards: float  # mean per attacked sample
     backwards: float
-    first_success: float | None  # mean step
     seconds: float
     doubts: tuple[str, ...]
     sections: tuple[Section, ...]
@@ -43,7 +42,6 @@ class ShownRun:
             robust=result.robust,
             forwards=forwards,
             backwards=backwards,
-            first_success=result.mean_first_success,
             seconds=result.seconds,
             doubts=result.doubts,
             sections=result.sections,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 24
 LONGEST_NAME = 60
-WIDEST_PANEL = 3.3  # inches
 REFERENCE: dict[str, Any] = {"color": "#777777", "linewidth": 0.9, "linestyle": (0, (1, 1)), "zorder": 1}
 
 
