@@ -232,10 +232,21 @@ def choice(victim: Victim, root: Path, *, passes: float, images: int = 400, thre
 def test_small_work_stays_in_one_process(tmp_path: Path, toy: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "usable_cores", lambda: 4)
     monkeypatch.setattr(workers, "measured", lambda victim, size, threads: Speed(dict.fromkeys(threads, 0.01)))
-    assert choice(toy, tmp_path, passes=1)[:2] == (1, 4)
+    assert choice(toy, tmp_path, passes=1)[:2] == (1, 1)
     assert choice(toy, tmp_path, passes=100)[:2] == (4, 1)
     assert choice(toy, tmp_path, passes=100, threads=2)[:2] == (2, 2)
     assert choice(toy, tmp_path, passes=100, images=64)[:2] == (1, 4)
+
+
+@pytest.mark.parametrize(("passes", "images"), [(1, 400), (100, 64)], ids=["small work", "one batch"])
+def test_one_process_gets_no_threads_that_a_busy_machine_makes_slow(
+    tmp_path: Path, toy: Victim, monkeypatch: pytest.MonkeyPatch, passes: float, images: int
+) -> None:
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    speed = {1: 0.01, 2: 0.4}
+    monkeypatch.setattr(workers, "measured", lambda victim, size, threads: Speed({at: speed[at] for at in threads}))
+    assert choice(toy, tmp_path, passes=passes, images=images)[:2] == (1, 1)
+    assert choice(toy, tmp_path, passes=passes, images=images, threads=2)[:2] == (1, 2)
 
 
 def test_a_begun_run_goes_on_with_its_threads(tmp_path: Path, toy: Victim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from vitattack.core.runtime import free_memory, numerics, usable_cores
 from vitattack.models.victim import Victim, frozen
 from vitattack.records.job import Job
 
-SMALL = 3.0  # seconds of one thread; splitting less work costs more than it saves
+SMALL = 3.0  # seconds of one thread; splitting less work costs more than it saves, and on a busy machine far more
 UNPRICED = 200  # passes per image, of an attack that does not know
 MEASURED = 0.05  # seconds of a step that is long enough to be measured
 REPEATS = 3
@@ -97,12 +97,14 @@ def _fitting(
 ) -> Workers:
     """Workers for an attack on so many images, by measuring gradient steps."""
     cores, blocks = usable_cores(), math.ceil(images / at_once)
-    if cores == 1 or blocks == 1:
+    if cores == 1 or (blocks == 1 and threads is not None):
         return alone(threads)
     with stage("measuring the speed of this machine"):
         speed = measured(victim, batch_size, [threads or 1])
-        if not speed.seconds or _seconds_of_one_thread(speed, price, images) < SMALL:
+        if not speed.seconds:
             return alone(threads)
+        if _seconds_of_one_thread(speed, price, images) < SMALL:
+            return alone(threads or 1)
         if threads is None and min(blocks, speed.fitting(free_memory(), cores)) < cores:
             speed = measured(victim, batch_size, _powers(cores))  # not every core gets a process of its own
     return quickest(speed, blocks, cores, free_memory())
