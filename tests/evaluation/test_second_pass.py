@@ -17,7 +17,7 @@ from vitattack.attacks.auto.attack import Auto
 from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, MOST, NAMES
 from vitattack.attacks.auto.report import AssuranceOutcome, auto_report, most_fragile
 from vitattack.attacks.autoattack.autoattack import autoattack
-from vitattack.attacks.base import BEYOND, BLIND_SHARE, UNTRUSTED, Assurance
+from vitattack.attacks.base import BEYOND, BLIND_SHARE, ROUGH, UNTRUSTED, Assurance
 from vitattack.evaluation.listener import EvaluationListener
 from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, next_pass
 from vitattack.records.job import Job
@@ -146,6 +146,16 @@ def test_half_of_the_probed_are_the_nearest_and_few_passes_pay_for_two() -> None
     assert few is not None and (len(few.rows), few.nearest) == (2, {30})
     alone = next_pass(attack, JOB, records[:1], 1)
     assert alone is not None and alone.rows == (0,)
+
+
+def test_where_rounds_broke_samples_an_eighth_of_the_survivors_is_probed_beside_the_drawn() -> None:
+    attack = attack_text.build("auto", LpBall("linf", 0.1))
+    records = [replace(record(n, spent=110), evidence={"margin": float(n), ROUGH: n >= 100}) for n in range(200)]
+    found = next_pass(attack, JOB, records, 1)
+    assert found is not None and found.nearest == set(range(175, 200)) and len(found.rows) == 27
+    dear = [replace(each, forwards=4000) for each in records]
+    found = next_pass(attack, JOB, dear, 1)
+    assert found is not None and len(found.nearest) > 25  # what the passes pay for, where that is more
 
 
 def test_the_bound_rests_on_those_that_were_drawn() -> None:

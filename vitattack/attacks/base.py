@@ -81,6 +81,7 @@ BLIND_SHARE = 0.05
 NEAREST = "probed as one of the nearest"  # other probed samples were drawn
 UNTRUSTED = "untrusted"  # the model does not do what its gradients promise: the attack ran without them, too
 BEYOND = "beyond gradients"  # without gradients it broke samples that gradients had left
+ROUGH = "rough"  # repetition broke samples that breadth had left, so that more may be fragile
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Assurance:
 
     A run that needed more than gradients for all survivors is its own probe. `price` is the passes of a probed survivor,
     its clean forward and the judge's verdict included. As many are probed as `share` of the passes of the run pays for, but
-    at least `least`: half of them the nearest to the boundary, the others drawn. Stages of both attacks are numbered after
-    those of the run.
+    at least `least`: half of them the nearest to the boundary, the others drawn. Where the run was ROUGH, the share `rough` of
+    all survivors that is nearest is probed, whatever it costs. Stages of both attacks are numbered after those of the run.
     """
 
     probe: Attack
@@ -100,6 +101,7 @@ class Assurance:
     first_of_full: int
     share: float = 0.2
     least: int = 2
+    rough: float = 1 / 8
     blind: float = BLIND_SHARE
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from vitattack.attacks.base import BEYOND, NEAREST, UNTRUSTED, Attack, recall_attack
+from vitattack.attacks.base import BEYOND, NEAREST, ROUGH, UNTRUSTED, Attack, recall_attack
 from vitattack.core.rng import SampleRng
 from vitattack.data import DataSet
 from vitattack.evaluation.batch_runner import BatchRunner
@@ -70,8 +70,12 @@ def next_pass(attack: Attack | None, job: Job, records: Sequence[SampleRecord], 
         return None
     spent = sum(r.forwards + r.backwards for r in records if r.clean == r.label)
     count = max(offered.least, math.floor(offered.share * spent / offered.price))
-    nearest = frozenset(r.index for r in sorted(left, key=_from_boundary)[: count // 2])
-    by_chance = chosen([r.index for r in left if r.index not in nearest], job.seed, count - len(nearest))
+    near = count // 2
+    drawn = count - near
+    if any(record.evidence.get(ROUGH) for record in left):
+        near = max(near, math.ceil(offered.rough * len(left)))
+    nearest = frozenset(r.index for r in sorted(left, key=_from_boundary)[:near])
+    by_chance = chosen([r.index for r in left if r.index not in nearest], job.seed, drawn)
     rows = tuple(r.index for r in left if r.index in nearest.union(by_chance))
     return LaterPass(PROBED, offered.probe, rows, offered.first_of_probe, nearest) if rows else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack import evaluate
 from vitattack.attacks import attack_text
+from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.attack import BLOCK, Auto
 from vitattack.attacks.auto.auto_stage import AutoStage
 from vitattack.attacks.auto.block import WATCHED
 from vitattack.attacks.auto.model_checks import AGREEMENT, agreement, attention
 from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
-from vitattack.attacks.base import Attack, Crafted, blank_evidence, blank_search
+from vitattack.attacks.base import ROUGH, Attack, Crafted, blank_evidence, blank_search
 from vitattack.attacks.gradient.fidelity import FORWARDS
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
@@ -81,7 +83,24 @@ def test_only_the_nearest_quarter_pays_for_a_round_that_breaks_nobody() -> None:
 
 
 def test_rounds_take_in_everybody_once_one_of_them_broke_somebody() -> None:
-    """Planted: a stage that breaks the nearest image in the first round and nobody afterwards."""
+    asked, evidence = rounds_that_break((1,))
+    assert asked == [tuple(range(48, 64)), tuple(range(63))]
+    assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == NAMES.index("apgd_ce")
+    assert bool(evidence[ROUGH].all())  # the assurance will probe more of the nearest
+
+
+def test_hard_rounds_stay_with_the_nearest_until_one_of_them_broke_somebody() -> None:
+    asked, evidence = rounds_that_break((), saturated=True)
+    assert asked == [tuple(range(48, 64))] * 2 and ROUGH not in evidence
+    asked, evidence = rounds_that_break((2,), saturated=True)
+    nearest, others = tuple(range(48, 64)), tuple(range(63))
+    assert asked == [nearest, nearest, others, others] and bool(evidence[ROUGH].all())
+
+
+def rounds_that_break(
+    turns: tuple[int, ...], *, saturated: bool = False
+) -> tuple[list[tuple[int, ...]], Mapping[str, Tensor]]:
+    """Who was asked in each round, and the evidence, with a planted stage that breaks the nearest image in some rounds."""
     victim, x, y = levels(64)
 
     class Planted(Attack):
@@ -89,19 +108,21 @@ def test_rounds_take_in_everybody_once_one_of_them_broke_somebody() -> None:
             asked.append(rng.index)
             evidence = blank_evidence(x) | {"zero_grad": torch.zeros(len(x), dtype=torch.bool)}
             evidence["margin"] = torch.full((len(x),), -1.0)
+            evidence["forwards"] += 1  # rounds without a cost end
             x_adv = x.clone()
-            if len(asked) == 1:
-                evidence["fooled"][-1], x_adv[-1] = (
-                    True,
-                    -9.0,
-                )  # far outside: the judge would refuse it, auto asks the model
+            if len(asked) in turns:
+                evidence["fooled"][-1] = True
+                x_adv[-1] = -9.0  # far outside: the judge would refuse it, auto asks the model
             return Crafted(x_adv, evidence)
 
     asked: list[tuple[int, ...]] = []
-    attack = replace(built("auto"), rounds=(AutoStage("apgd_ce", Planted()),), chunk=1000)
-    evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence
-    assert asked == [tuple(range(48, 64)), tuple(range(63))]
-    assert evidence["round"].tolist() == [-1] * 63 + [1] and int(evidence["stage"][63]) == NAMES.index("apgd_ce")
+    planted = (AutoStage("apgd_ce", Planted()),)
+    attack = replace(built("auto"), **{"hard" if saturated else "rounds": planted}, chunk=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        if saturated:
+            patch.setattr(model_checks, "attention", lambda victim, x: ((), True))
+        found = attack(victim, x, y, rng=SampleRng(0, tuple(range(64))))
+    return asked, found.evidence
 
 
 @pytest.mark.parametrize(("queries", "saturated"), [(1.0, False), (1e5, True)])

@@ -2,7 +2,7 @@
 
 Robust models fall to breadth: short ascents towards each of the nine likeliest wrong classes succeed where long ones do.
 Long runs and attention views help on models with misleading gradients, so they are tried first on the samples nearest
-to the decision boundary, and on all samples as long as they still break some.
+to the decision boundary, and on all samples once they broke one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from vitattack.attacks.auto.short import short_ascent
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import (
     BEYOND,
+    ROUGH,
     UNTRUSTED,
     Assurance,
     Attack,
@@ -59,10 +60,11 @@ FEWEST = 5  # steps towards each class, where more would take over a quarter of 
 
 @dataclass(frozen=True)
 class Auto(InBall):
-    """Opening stages on all samples, then rounds on those nearest to the boundary, and on all while a round breaks some.
+    """Opening stages on all samples, then rounds on those nearest to the boundary, and on all once a round breaks some.
 
     Where the model does not do what its gradient promises, opening and rounds take a `detour`: substitute gradients; in the
-    end the `black_box` runs on the nearest survivors, and on all if it breaks one of them.
+    end the `black_box` runs on the nearest survivors, and on all if it breaks one of them. Where rounds broke samples, the
+    assurance probes more of the nearest.
 
     If attention saturates on the first images of the block, so that gradients mislead, rounds are the `hard` ones and end
     after two without a success. There are at most `most` rounds. With a budget of `passes` per sample, rounds run on all
@@ -208,17 +210,18 @@ class Auto(InBall):
             detour = self.detour._replace(name=block.detour.stage)
             block.run((detour,), block.survivors(), before)
             rounds = (detour, *rounds) if block.trusted else (detour,)
-        idle = 0  # consecutive rounds without a success
+        idle, broke = 0, 0  # consecutive rounds without a success; samples that rounds broke
         on_all = self.passes is not None or self.until is not None
         # unlimited rounds end, too: with the budget, or with the first round that breaks none
         for turn in count(before + 1) if on_all else range(before + 1, before + 1 + self.most):
-            rows = block.survivors()
-            if turn == before + 1 and not on_all:
-                rows = self._nearest(block, self.least)
+            rows = block.survivors() if on_all or broke else self._nearest(block, self.least)
             spent = block.spent
-            idle = 0 if block.run(rounds, rows, turn) else idle + 1
+            fell = block.run(rounds, rows, turn)
+            idle, broke = 0 if fell else idle + 1, broke + fell
             if block.spent == spent or (idle == enough and (self.until or not self.passes)):
                 break
+        if broke and block.detour is None:
+            block.evidence[ROUGH] = torch.ones_like(block.evidence["fooled"])
         if not block.trusted:
             self._without_gradients(block, before)
 
@@ -251,7 +254,7 @@ def auto(
     """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then long ones while they pay.
 
     `steps` margin steps from a corner of the ball (in l1 of APGD) towards each of `k` classes; then rounds of APGD, `long` steps
-    on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all samples as long as a round breaks
+    on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all samples once a round breaks
     any. Where attention saturates they are twice as long, and a view with scaled scores joins them. `passes` is a budget per
     sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one
     breaks none.
