@@ -1,24 +1,27 @@
-"""Smallest perturbations, ours and peers', of the same images in one process: medians, AttackBench's optimality, and passes.
+"""Smallest perturbations, ours and peers', of the same images: medians, AttackBench's optimality, and passes.
 
-    pip install --no-deps adv-lib; pip install foolbox
-    python benchmarks/perf/attackbench.py --models tiny-vit tiny-cnn-standard --images 100 --norms linf l2 l1 l0
-    python benchmarks/perf/attackbench.py --steps 20 --norms l2            the same with few passes
+    pip install --no-deps adv-lib adversarial-robustness-toolbox; pip install foolbox torchattacks scikit-learn
+    python benchmarks/perf/attackbench.py --models tiny-vit redteam:vit-trades --images 100 --peers adv-lib foolbox
+    python benchmarks/perf/attackbench.py --passes 2000 --most 16 --models redteam:cnn-trades-l2     AttackBench's budget
 
-Attacks run on images that are classified correctly; a perturbation counts if the plain model errs on
-it twice, and optimality is against the smallest that any attack of the table found. l0 counts features, as the peers do.
+Attacks run on images that are classified correctly, with as many passes (forwards and backwards) as --passes; an attack that
+spends more says so and is no yardstick. A perturbation counts if the plain model errs on it twice. Optimality is against
+the smallest that any attack of the table found; l0 counts features, as the peers do. With --keep FOLDER what was measured
+is kept there, a file for each attack, and not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 import time
-import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
+from attackbench_peers import LIBRARIES, MANY, Craft, crafts
 from torch import Tensor
 
 from vitattack.analyses.strength.curve import WIDE, Found, optimality
@@ -34,62 +37,31 @@ from vitattack.threats.base import parse_threat
 from vitattack.threats.lp import LpBall
 
 BUDGETS = WIDE | {"l0": "l0:1000000features"}
-ORDER = {"linf": float("inf"), "l2": 2, "l1": 1, "l0": 0}
-OURS = {
-    "linf": ("fmn(steps={n}, stop=never)", "deepfool"),
-    "l2": ("fmn(steps={n}, stop=never)", "ddn(steps={n}, stop=never)", "deepfool"),
-    "l1": ("fmn(steps={n}, stop=never)",),
-    "l0": ("fmn(steps={n}, stop=never)", "sigma_zero(steps={n}, stop=never)"),
-}
-Craft = Callable[[Victim, Tensor, Tensor], Tensor]
+SLACK = 1.01  # two passes more for the clean image are no advantage
+# Passes per step of these attacks with ten classes, for --passes.
+FAB_STEP, FAB_T_STEP = 15, 28
 
 
-def ours(text: str, ball: LpBall) -> Craft:
-    attack = attack_text.build(text, ball)
-    return lambda victim, x, y: attack(victim, x, y, rng=SampleRng(0, tuple(range(len(x))))).x_adv
-
-
-def of_adv_lib(norm: str, steps: int) -> Iterator[tuple[str, Craft]]:
-    """The attacks of adv-lib; its logger wants visdom, which nothing here draws with."""
-    sys.modules.setdefault("visdom", types.ModuleType("visdom"))
-    from adv_lib.attacks.decoupled_direction_norm import ddn
-    from adv_lib.attacks.deepfool import df
-    from adv_lib.attacks.fast_minimum_norm import fmn
-    from adv_lib.attacks.sigma_zero import sigma_zero
-
-    def found(function: Callable[..., Tensor], **settings: Any) -> Craft:
-        return lambda victim, x, y: function(victim, x.clone(), y, **settings).detach()
-
-    yield "adv-lib fmn", found(fmn, norm=ORDER[norm], steps=steps)
+def ours(norm: str, passes: int, ball: LpBall) -> Iterator[tuple[str, Craft]]:
+    """Our attacks for a norm; FAB and CW only where passes are enough for them."""
+    steps = passes // 2
+    texts = [f"fmn(steps={steps}, stop=never)"]
     if norm == "l2":
-        yield "adv-lib ddn", found(ddn, steps=steps, levels=None)
-    if norm in ("linf", "l2"):
-        yield "adv-lib deepfool", found(df, norm=ORDER[norm], steps=50)
+        texts.append(f"ddn(steps={steps}, stop=never)")
     if norm == "l0":
-        yield "adv-lib sigma-zero", found(sigma_zero, num_steps=steps)
-
-
-def of_foolbox(norm: str, steps: int) -> Iterator[tuple[str, Craft]]:
-    import foolbox
-
-    kinds = {
-        "linf": foolbox.attacks.LInfFMNAttack,
-        "l2": foolbox.attacks.L2FMNAttack,
-        "l1": foolbox.attacks.L1FMNAttack,
-        "l0": foolbox.attacks.L0FMNAttack,
-    }
-    attacks: dict[str, Any] = {"foolbox fmn": kinds[norm](steps=steps)}
-    if norm == "l2":
-        attacks["foolbox ddn"] = foolbox.attacks.DDNAttack(steps=steps)
-
-    def found(attack: Any) -> Craft:
-        def craft(victim: Victim, x: Tensor, y: Tensor) -> Tensor:
-            _, candidates, _ = attack(foolbox.PyTorchModel(victim, bounds=(0, 1), device="cpu"), x, y, epsilons=None)
-            return torch.as_tensor(candidates)
-
-        return craft
-
-    yield from ((name, found(attack)) for name, attack in attacks.items())
+        texts.append(f"sigma_zero(steps={steps}, stop=never)")
+    if norm in ("linf", "l2"):
+        texts.append("deepfool" if passes >= 500 else f"deepfool(steps={passes // 10 - 1})")
+    if norm != "l0" and passes >= MANY:
+        texts += [f"fab(steps={passes // FAB_STEP}, stop=never)", f"fab_t(steps={passes // FAB_T_STEP}, stop=never)"]
+    if norm == "l2" and passes >= MANY:
+        texts.append(f"cw_l2(steps={steps // 5}, stop=never)")
+    for text in texts:
+        attack = attack_text.build(text, ball)
+        yield (
+            text.replace(", stop=never", ""),
+            lambda v, x, y, a=attack: a(v, x, y, rng=SampleRng(0, tuple(range(len(x))))).x_adv,
+        )
 
 
 def measured(name: str, craft: Craft, victim: Victim, x: Tensor, y: Tensor, ball: LpBall) -> tuple[Found, float]:
@@ -105,43 +77,71 @@ def measured(name: str, craft: Craft, victim: Victim, x: Tensor, y: Tensor, ball
     return Found(name, tuple(sizes), (passes.forwards + passes.backwards) / len(x)), seconds
 
 
-def table(model: str, norm: str, steps: int, images: int, seconds: list[float]) -> Table:
-    victim = load_model(model, torch.device("cpu"), FileOptions()).victim
-    data = load_data("cifar10-demo")
-    x, y = data.read(data.rows[:images])
+def kept(file: Path | None, name: str, craft: Craft, victim: Victim, x: Tensor, y: Tensor, ball: LpBall) -> Found:
+    if file is not None and file.exists():
+        stored = json.loads(file.read_text())
+        return Found(name, tuple(stored["sizes"]), stored["passes"])
+    found, seconds = measured(name, craft, victim, x, y, ball)
+    print(f"{name}: median {found.middle:.4g}, {found.passes:.0f} passes, {seconds:.1f} s", file=sys.stderr, flush=True)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"sizes": found.sizes, "passes": found.passes, "seconds": seconds}))
+    return found
+
+
+def opened(model: str) -> Victim:
+    """A model of the zoo, or `redteam:NAME` for a model trained for the red team."""
+    if not model.startswith("redteam:"):
+        return load_model(model, torch.device("cpu"), FileOptions()).victim
+    sys.path.append(str(Path(__file__).parents[1] / "redteam"))
+    from rows import load_trained, read_rows
+
+    row = next(row for row in read_rows() if row.name == model.removeprefix("redteam:"))
+    return load_trained(row.model, row.family, row.classes)
+
+
+def table(model: str, norm: str, args: argparse.Namespace) -> Table:
+    victim, data = opened(model), load_data("cifar10-demo")
+    x, y = data.read(data.rows[args.first : args.first + args.images])
     with torch.no_grad():
         right = torch.cat([victim(part).argmax(1) for part in x.split(64)]) == y
-    x, y = x[right], y[right]
+    x, y = x[right][: args.most], y[right][: args.most]
     ball = parse_threat(BUDGETS[norm])
     assert isinstance(ball, LpBall)
-    crafts = [(text, ours(text, ball)) for text in (each.format(n=steps) for each in OURS[norm])]
-    crafts += [*of_adv_lib(norm, steps), *of_foolbox(norm, steps)]
-    found = [measured(name, craft, victim, x, y, ball) for name, craft in crafts]
-    best = Found("all", tuple(map(min, zip(*(each.sizes for each, _ in found), strict=True))), 0)
+    found = []
+    for name, craft in (*ours(norm, args.passes, ball), *crafts(norm, args.passes, args.peers)):
+        label = f"{model}-{norm}-{args.passes}-{args.first}-{len(x)}-{name}.json".replace(":", "-")
+        file = args.keep / label if args.keep else None
+        try:
+            found.append(kept(file, name, craft, victim, x, y, ball))
+        except Exception as error:  # noqa: BLE001 - somebody else's attack: the others are still of use
+            print(f"{name} failed: {error!r}", file=sys.stderr, flush=True)
+    fair = [each for each in found if each.passes <= args.passes * SLACK + 1]
+    best = Found("all", tuple(map(min, zip(*(each.sizes for each in fair), strict=True))), 0)
     rows = []
-    for each, spent in found:
+    for each in sorted(found, key=lambda each: -(optimality(each, best) or 0)):
         how, missed = optimality(each, best), sum(map(math.isinf, each.sizes))
-        rows.append(
-            (each.attack, f"{each.middle:.4g}", f"{how or 0:.3f}", str(missed), f"{each.passes:.0f}", f"{spent:.1f}")
-        )
-        seconds.append(spent)
-    heads = ("attack", f"median {norm}", "optimality", "without any", "passes", "CPU s")
-    return Table(f"{model}, {norm}, {steps} steps, {len(x)} images that are right", heads, rows)
+        spent = f"{each.passes:,.0f}" + ("" if each in fair else " (too many)")
+        rows.append((each.attack, f"{each.middle:.4g}", f"{how or 0:.3f}", str(missed), spent))
+    heads = ("attack", f"median {norm}", "optimality", "without any", "passes")
+    return Table(f"{model}, {norm}, at most {args.passes:,} passes, {len(x)} images that are right", heads, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny-vit"])
     parser.add_argument("--norms", nargs="+", choices=list(BUDGETS), default=list(BUDGETS))
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--passes", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="the first image")
+    parser.add_argument("--images", type=int, default=100, help="images, right or not")
+    parser.add_argument("--most", type=int, default=100, help="of those that are right, as many at most")
+    parser.add_argument("--peers", nargs="*", choices=list(LIBRARIES), default=list(LIBRARIES))
+    parser.add_argument("--keep", type=Path, help="a folder for what was measured")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    seconds: list[float] = []
     for model in args.models:
         for norm in args.norms:
-            print(table(model, norm, args.steps, args.images, seconds).markdown(), flush=True)
-    print(f"{sum(seconds):.0f} CPU seconds in all attacks")
+            print(table(model, norm, args).markdown(), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,14 @@ CASES = [
     ("fmn(steps=300, stop=never)", "l1", 1.05),
     ("fmn(steps=300, stop=never)", "l0", 1.0),
     ("fmn(steps=300, stop=never)", "l0px", 1.0),
+    ("fmn(steps=100, stop=never)", "linf", 1.01),
+    ("fmn(steps=100, stop=never)", "l2", 1.01),
+    ("fmn(steps=100, stop=never)", "l1", 1.05),
+    ("fmn(steps=100, stop=never)", "l0", 1.0),
+    ("fmn(steps=300, stop=never, preset=paper)", "linf", 1.01),
+    ("fmn(steps=300, stop=never, preset=paper)", "l2", 1.01),
+    ("fmn(steps=300, stop=never, preset=paper)", "l1", 1.05),
+    ("fmn(steps=300, stop=never, preset=paper)", "l0", 1.0),
     ("sigma_zero(steps=300, stop=never)", "l0", 1.0),
     ("sigma_zero(steps=300, stop=never)", "l0px", 1.0),
 ]
@@ -91,7 +99,14 @@ def test_deepfool_crosses_the_nearest_of_several_linear_boundaries_in_one_step(n
 
 @pytest.mark.parametrize(
     ("text", "norm"),
-    [("ddn(steps=7)", "l2"), ("fmn(steps=7)", "linf"), ("sigma_zero(steps=7)", "l0"), ("deepfool(steps=3)", "linf")],
+    [
+        ("ddn(steps=7)", "l2"),
+        ("fmn(steps=7)", "linf"),
+        ("fmn(steps=43)", "l2"),
+        ("fmn(steps=7, preset=paper)", "linf"),
+        ("sigma_zero(steps=7)", "l0"),
+        ("deepfool(steps=3)", "linf"),
+    ],
 )
 def test_passes_are_those_of_the_price_where_nothing_falls(text: str, norm: str) -> None:
     victim, x = tiny_vit(), toy_pictures(5)
@@ -104,6 +119,38 @@ def test_passes_are_those_of_the_price_where_nothing_falls(text: str, norm: str)
     if text != "deepfool(steps=3)":  # which leaves with a success of any size
         assert (forwards == price.forwards).all() and (backwards == price.backwards).all()
     assert passes.forwards >= forwards.max() and passes.backwards >= backwards.max()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1", "l0"])
+def test_the_boundary_to_a_less_likely_class_is_found_where_it_is_nearer(norm: str) -> None:
+    """The likeliest wrong class is four times further than the third: the rounds look at both."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4)).double()
+    layer = model[1]
+    assert isinstance(layer, torch.nn.Linear)
+    x = torch.full((2, 3, 8, 8), 0.5, dtype=torch.double)
+    with torch.no_grad():
+        layer.weight[0] = 0
+        layer.bias[:] = torch.tensor([1.0, 0.8, 0.75, 0.7])
+        for row, length in ((1, 0.5), (2, 0.5), (3, 4.0)):
+            layer.weight[row] *= length / layer.weight[row].norm()
+        layer.bias[1:] -= layer.weight[1:] @ x[0].flatten()  # the logits of the image are the biases above
+    victim = Victim(model, name="linear", num_classes=4, input_size=8).double().eval()
+    assert victim(x)[0].argsort(descending=True).tolist() == [0, 1, 2, 3]
+    y, third = torch.zeros(2, dtype=torch.long), layer.weight[3].detach()
+    best = least(x[0].flatten(), third, 0.3, norm)
+    _, evidence = run("fmn(steps=60, stop=never)", victim, WIDE[norm], x, y)
+    assert (evidence["distance"] <= best * 1.02).all()
+    _, single = run("fmn(steps=60, targets=1, stop=never)", victim, WIDE[norm], x, y)
+    assert (single["distance"] > 1.2 * best).all()
+
+
+def test_there_are_no_more_rounds_than_wrong_classes() -> None:
+    victim, x, _, _ = boxed()
+    wrong = victim(x).shape[1] - 1
+    _, many = run(f"fmn(steps=60, targets={wrong + 3}, stop=never)", victim, WIDE["l2"], x)
+    _, all_of_them = run(f"fmn(steps=60, targets={wrong}, stop=never)", victim, WIDE["l2"], x)
+    assert torch.equal(many["distance"], all_of_them["distance"])
 
 
 def test_a_sample_leaves_with_its_first_success_within_the_budget() -> None:
@@ -132,6 +179,8 @@ def test_a_flat_model_is_left_alone() -> None:
         ("ddn(steps=0)", "l2", "at least 1 step"),
         ("ddn(gamma=1)", "l2", "gamma between 0 and 1"),
         ("fmn(alpha=0)", "l1", "positive alpha"),
+        ("fmn(targets=0)", "l1", "at least 1 target"),
+        ("fmn(targets=2, preset=paper)", "l1", "no targets"),
         ("sigma_zero(sigma=0)", "l0", "positive sigma"),
         ("deepfool(classes=1)", "l2", "2 classes"),
         ("ddn", "linf", "l2"),

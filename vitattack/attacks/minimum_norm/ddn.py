@@ -34,10 +34,10 @@ class DDN(Walk):
         if not (0 < self.gamma < 1 and 0 < self.start < math.inf):
             raise UsageError("ddn needs a gamma between 0 and 1 and a positive start")
 
-    def begin(self, x: Tensor) -> Rows:
+    def begin(self, x: Tensor, logits: Tensor, y: Tensor) -> Rows:
         return {"norm": x.new_full((len(x),), self.start)}
 
-    def objective(self, logits: Tensor, y: Tensor, x: Tensor, point: Tensor) -> Tensor:
+    def objective(self, logits: Tensor, y: Tensor, x: Tensor, point: Tensor, rows: Rows) -> Tensor:
         return F.cross_entropy(logits, y, reduction="none")
 
     def step(self, x: Tensor, point: Tensor, rows: Rows, seen: View, t: int) -> tuple[Tensor, Rows]:

@@ -46,11 +46,11 @@ class SigmaZero(Walk):
         assert isinstance(self.ball, L0Ball)
         return self.ball
 
-    def begin(self, x: Tensor) -> Rows:
+    def begin(self, x: Tensor, logits: Tensor, y: Tensor) -> Rows:
         blank = x.new_zeros(x.shape)
         return {"mean": blank, "square": blank, "threshold": x.new_full((len(x),), self.threshold)}
 
-    def objective(self, logits: Tensor, y: Tensor, x: Tensor, point: Tensor) -> Tensor:
+    def objective(self, logits: Tensor, y: Tensor, x: Tensor, point: Tensor, rows: Rows) -> Tensor:
         missing = (of_class(logits, y) - best_wrong(logits, y)).clamp_min(0)
         square = self.counted.grouped((point - x).square())
         return -missing - (square / (square + self.sigma)).mean(1)

@@ -69,12 +69,12 @@ class Walk(InBall):
     def with_loss(self, loss: AnyLoss) -> Self:
         raise UsageError(f"{self.name} has an objective of its own and no loss to replace: use pgd(loss=...)")
 
-    def begin(self, x: Tensor) -> Rows:
-        """What is remembered of each sample besides its image and its point."""
+    def begin(self, x: Tensor, logits: Tensor, y: Tensor) -> Rows:
+        """What is remembered of each sample besides its image and its point; `logits` are those of the image."""
         return {}
 
     @abstractmethod
-    def objective(self, logits: Tensor, y: Tensor, x: Tensor, point: Tensor) -> Tensor:
+    def objective(self, logits: Tensor, y: Tensor, x: Tensor, point: Tensor, rows: Rows) -> Tensor:
         """(B,) what the steps make larger."""
 
     @abstractmethod
@@ -84,7 +84,8 @@ class Walk(InBall):
     @torch.enable_grad()  # callers may sit in no_grad
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         best = BestSoFar(self.ball, x, self.stop)
-        active, point, rows = torch.arange(len(x), device=x.device), x, self.begin(x)
+        active, point = torch.arange(len(x), device=x.device), x
+        rows: Rows = {}
         with frozen(victim):
             for t in in_stage("steps", range(self.steps)):
                 point = point.detach().requires_grad_()
@@ -95,7 +96,9 @@ class Walk(InBall):
                     keep = ~best.note(active, point.detach(), success, t)
                 if t == self.steps - 1 or not bool(keep.any()):
                     break
-                value = self.objective(logits, y[active], x[active], point)
+                if t == 0:
+                    rows = self.begin(x, logits.detach(), y)
+                value = self.objective(logits, y[active], x[active], point, rows)
                 (grad,) = torch.autograd.grad(value[keep].sum(), point)
                 best.evidence["backwards"][active] += 1  # the pass covers the whole batch
                 rows = {name: values[keep] for name, values in rows.items()}
