@@ -118,6 +118,7 @@ def _forget_output() -> None:
 def main() -> None:
     debug = "--debug" in sys.argv or os.environ.get("VITATTACK_DEBUG", "0").lower() not in ("", "0", "false", "no")
     buffer_output()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read with torch: threads that spin starve on busy cores
     try:
         _check_environment()
         sys.exit(cli.main(standalone_mode=False, prog_name="vitattack"))

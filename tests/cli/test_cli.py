@@ -349,3 +349,14 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path, uninterrupted: bytes
     assert len(records_of(tmp_path)) <= 3000
     assert fork(*RUN, cwd=tmp_path).wait() == 0
     assert records_of(tmp_path) == uninterrupted
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "passive"), ("active", "active")])
+def test_threads_that_wait_leave_the_cores_to_others(given: str | None, seen: str) -> None:
+    """Threads of torch that spin while they wait make a run on busy cores ten times slower."""
+    code = "import os, sys; sys.argv = ['vitattack', '--version']; from vitattack.cli.main import main\n"
+    code += "try: main()\nfinally: print(os.environ.get('OMP_WAIT_POLICY'), 'torch' in sys.modules)"
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = kept | ({"OMP_WAIT_POLICY": given} if given else {})
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{seen} False"

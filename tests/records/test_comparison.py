@@ -164,6 +164,7 @@ def test_the_command_needs_no_torch_and_says_what_is_wrong(tmp_path: Path) -> No
     for words, message in [
         (("a",), "a comparison needs two sides"),
         (("a", "nothing"), "unknown run, model or attack 'nothing'"),
+        (("a", "nothing"), "finished runs in 'runs', which vitattack eval makes"),
         (("a", "b", "--out", "nowhere"), "there is no run 'a', and no store 'nowhere'"),
         (("a", "b", "--threat", "l2:1"), "there is no run 'a'"),
     ]:

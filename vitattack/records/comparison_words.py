@@ -71,7 +71,8 @@ def _side(word: str, root: Path, known: Sequence[StoredRun]) -> Side:
     texts = dict.fromkeys(text for run in known if run.job for text in (run.job.model, run.job.attack))
     if not known:
         raise UsageError(f"there is no run '{word}', and no store '{root}': name a folder, or the store with --out")
-    raise UsageError(did_you_mean("run, model or attack", word, [*texts, *(run.key[:SHORT] for run in known)]))
+    unknown = did_you_mean("run, model or attack", word, [*texts, *(run.key[:SHORT] for run in known)])
+    raise UsageError(f"{unknown} (compared are finished runs in '{root}', which vitattack eval makes)")
 
 
 def _of_run(run: StoredRun) -> Side:
