@@ -91,7 +91,8 @@ def remembering(attack: Auto, kept: Kept) -> Auto:
         return tuple(s._replace(attack=Remembered(s.attack, s.scale, kept)) for s in stages)
 
     parts = {name: kept_in(getattr(attack, name)) for name in ("opening", "rounds", "hard")}
-    return replace(attack, **parts)
+    ((detour,), (black_box,)) = kept_in((attack.detour,)), kept_in((attack.black_box,))
+    return replace(attack, **parts, detour=detour, black_box=black_box)
 
 
 def told(attack: Auto) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 from vitattack.attacks import attack_text
 from vitattack.attacks.auto.attack import Auto
 from vitattack.attacks.auto.auto_stage import AutoStage
-from vitattack.attacks.base import Attack, Crafted, Wrapper
+from vitattack.attacks.base import Attack, Crafted, Wrapper, blank_search
+from vitattack.attacks.price import PassesPerImage, Price, PriceQuery
 from vitattack.core.rng import SampleRng
 from vitattack.models.attention.layer_detection import attention_layers
 from vitattack.models.attention.rescaled import Rescaled
@@ -79,6 +80,8 @@ def variants(ball: LpBall) -> dict[str, Auto]:
     stages = (*whole.opening, *whole.hard)
     views = [stage for stage in stages if stage.scale != 1]
     found = {"whole": whole} | {f"without {stage.name}": without(whole, stage.name) for stage in stages}
+    found["without substitute gradients"] = replace(whole, detour=whole.detour._replace(attack=Nothing()))
+    found["without square"] = replace(whole, black_box=whole.black_box._replace(attack=Nothing()))
     found["without rounds"] = in_rounds(whole, lambda stages: ())
     found["hard rounds as short as others"] = replace(whole, hard=(*views, *whole.rounds))
     found["no hard rounds"] = replace(whole, hard=whole.rounds)
@@ -107,6 +110,17 @@ def variants(ball: LpBall) -> dict[str, Auto]:
     for name, attack in found.items():
         different |= {} if attack in different.values() else {name: attack}
     return different
+
+
+@dataclass(frozen=True)
+class Nothing(Attack):
+    """An attack that returns the images as they are, free of charge."""
+
+    def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
+        return Crafted(x.clone(), blank_search(x))
+
+    def price(self, query: PriceQuery) -> Price:
+        return Price(PassesPerImage())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
     python benchmarks/redteam/run.py --out runs/redteam --attack 'auto(steps=10)' --only vit-trades
 
 `missed` counts images that `auto` leaves and AutoAttack, or anything known, breaks; `alone` those that fall to `auto` and not
-to AutoAttack. A row is silent if anything is missed and no doubt is shown. R2 is AutoAttack's passes over ours, on images
+to AutoAttack. A second table per part says what each stage broke. A row is silent if anything is missed and no doubt is shown. R2 is AutoAttack's passes over ours, on images
 that survive both.
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 from rows import RedTeamRow, read_rows
 
 from vitattack import evaluate
+from vitattack.attacks.auto.report import StageYield, auto_report
 from vitattack.core.table import Table
 
 
@@ -39,6 +40,7 @@ class RowOutcome:
     escalated: bool
     fidelity: float | None
     doubts: tuple[str, ...]
+    bought: tuple[StageYield, ...]
 
     @property
     def missed(self) -> int:
@@ -78,6 +80,7 @@ class RowOutcome:
             "fidelity": self.fidelity,
             "doubts": list(self.doubts),
             "silent": self.silent,
+            "stages": [stage.__dict__ for stage in self.bought],
         }
 
 
@@ -99,6 +102,7 @@ def outcome(row: RedTeamRow, attack: str, out: Path) -> RowOutcome:
         any("spent full" in r.evidence for r in result.records),
         min((float(r.evidence["fidelity"]) for r in result.records if "fidelity" in r.evidence), default=None),
         result.doubts,
+        auto_report(result.records).bought,
     )
 
 
@@ -142,6 +146,19 @@ def _line(found: RowOutcome) -> tuple[str, ...]:
     )
 
 
+def yields(outcomes: Sequence[RowOutcome]) -> Table:
+    """What each stage broke on all rows together, and its share of the passes."""
+    bought = [stage for each in outcomes for stage in each.bought]
+    total = sum(stage.passes for stage in bought)
+    lines = []
+    for name in dict.fromkeys(stage.stage for stage in bought):
+        of = [stage for stage in bought if stage.stage == name]
+        rows = sum(stage.broke > 0 for stage in of)
+        tried, broke, passes = (sum(getattr(stage, key) for stage in of) for key in ("tried", "broke", "passes"))
+        lines.append((name, str(len(of)), str(tried), str(broke), str(rows), f"{passes / total:.1%}"))
+    return Table("What each stage broke", ("stage", "rows", "tried", "broke", "on rows", "share of passes"), lines)
+
+
 def summary(outcomes: Sequence[RowOutcome]) -> str:
     right = sum(each.correct for each in outcomes)
     missed, best = sum(each.missed for each in outcomes), sum(each.missed_of_best for each in outcomes)
@@ -175,7 +192,7 @@ def main() -> None:
             part = [each for each in found if bool(each.row.fault) is faults and each.row.held_out is held_out]
             if part:
                 title = f"{'Plants' if faults else 'Trained models'}, {'held out' if held_out else 'for tuning'}"
-                print("\n" + table(title, part).markdown() + "\n" + summary(part))
+                print("\n" + table(title, part).markdown() + "\n" + summary(part) + "\n\n" + yields(part).markdown())
     if args.json:
         args.json.write_text(json.dumps([each.json() for each in found], indent=1) + "\n")
 
