@@ -5,8 +5,8 @@
     python benchmarks/redteam/run.py --out runs/redteam --attack 'auto(steps=10)' --only vit-trades
 
 `missed` counts images that `auto` leaves and AutoAttack, or anything known, breaks; `alone` those that fall to `auto` and not
-to AutoAttack. A second table per part says what each stage broke. A row is silent if anything is missed and no doubt is shown. R2 is AutoAttack's passes over ours, on images
-that survive both.
+to AutoAttack. A row is silent if anything is missed and no doubt is shown. R2 is AutoAttack's passes over ours, on images
+that survive both. A second table per part says what each stage broke.
 """
 
 from __future__ import annotations
