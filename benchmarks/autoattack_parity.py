@@ -5,7 +5,10 @@
 Prints the survivors of both, each image on which they differ, the stages that images fell to, and the cost per sample.
 Finished batches are stored in --out, and the same command resumes a run that was stopped. The two do not share random
 starts (the package draws for a whole batch from one seed), so that single images may differ; vary --seed to see how much
-of a difference is chance. For a smoke run, lower --steps and --queries.
+of a difference is chance. For a smoke run, lower --steps and --queries. Single stages are compared as
+
+    python benchmarks/autoattack_parity.py --out runs/parity --threat l1:12 --limit 64 --attacks \\
+        'worst(restarts(5, apgd_ce), apgd_t(k=5))' "autoattack_ref(stages=('apgd-ce', 'apgd-t'))"
 """
 
 from __future__ import annotations
@@ -62,11 +65,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--attacks", nargs=2, metavar=("OURS", "THEIRS"), help="other attacks than both in full")
     args = parser.parse_args()
     options = f"(steps={args.steps}, queries={args.queries})"
     evaluation = vitattack.evaluate(
         args.model,
-        [f"{name}{options}" for name in ("autoattack", "autoattack_ref")],
+        args.attacks or [f"{name}{options}" for name in ("autoattack", "autoattack_ref")],
         threat=args.threat,
         data=args.data,
         limit=args.limit,
