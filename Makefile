@@ -69,7 +69,7 @@ docs: install-dev
 
 # Wheel and sdist, checked as PyPI will check them, and a bill of materials of what they run on (CycloneDX).
 dist: install-dev
-	rm -rf dist build
+	rm -rf dist build && mkdir build
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
