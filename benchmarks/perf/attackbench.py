@@ -18,6 +18,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -110,6 +111,8 @@ def table(model: str, norm: str, args: argparse.Namespace) -> Table:
     assert isinstance(ball, LpBall)
     found = []
     for name, craft in (*ours(norm, args.passes, ball), *crafts(norm, args.passes, args.peers)):
+        if not any(fnmatchcase(name, pattern) for pattern in args.only):
+            continue
         label = f"{model}-{norm}-{args.passes}-{args.first}-{len(x)}-{name}.json".replace(":", "-")
         file = args.keep / label if args.keep else None
         try:
@@ -136,6 +139,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100, help="images, right or not")
     parser.add_argument("--most", type=int, default=100, help="of those that are right, as many at most")
     parser.add_argument("--peers", nargs="*", choices=list(LIBRARIES), default=list(LIBRARIES))
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="attacks whose name fits: 'fmn*' '*ddn*'"
+    )
     parser.add_argument("--keep", type=Path, help="a folder for what was measured")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -28,7 +28,7 @@ class Pace(NamedTuple):
     momentum: float = 0.0
 
 
-PACES = {"linf": Pace(2.0), "l2": Pace(2.0), "l1": Pace(3.0), "l0": Pace(10.0, end=0.3, momentum=0.9)}
+PACES = {"linf": Pace(2.0), "l2": Pace(2.0), "l1": Pace(3.0), "l0": Pace(10.0, end=0.03, momentum=0.5)}
 SHORTEST = 4  # steps of a round; where a tenth is less, all steps are of the last one
 FASTEST, SLOWEST = 4.0, 0.25  # a radius changes by at most and at least these multiples of gamma
 
