@@ -51,7 +51,8 @@ def test_notebooks(name: str, tmp_path: Path) -> None:
     for cell in notebook.cells:
         cell.source = re.sub(r"^N = \d+", "N = 6", cell.source, flags=re.MULTILINE)
     assert not any(cell.get("outputs") for cell in notebook.cells)
-    client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
+    where = {"metadata": {"path": str(tmp_path)}}
+    client = nbclient.NotebookClient(notebook, timeout=600, startup_timeout=600, resources=where)
     client.execute(env=environment(tmp_path))
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert not [output for output in shown if output.output_type == "error"]
