@@ -92,26 +92,22 @@ def main() -> None:
     corners = list(product(*(lines.tolist() for lines in threat.lines(torch.empty(1, 3, SIDE, SIDE)))))
     places = [*CHOSEN.values(), *(f"at({top}, {left})" for top, left in corners)]
     attacks = [f"patch_fool(place={place}, steps={args.steps})" for place in places]
-    tables = []
     for model in args.models:
-        found = []
-        for attack in attacks:
-            (result,) = evaluate(
-                model,
-                attack,
-                threat=threat,
-                data=f"cifar10-demo[:{args.limit}]",
-                batch_size=args.limit,
-                threads=1,
-                jobs=1,
-                out=args.out,
-            ).results
-            found.append(fooled(result.records))
-            print(f"{model} | {attack} | {sum(found[-1].values())} of {len(found[-1])}", flush=True)
+        evaluation = evaluate(
+            model,
+            attacks,
+            threat=threat,
+            data=f"cifar10-demo[:{args.limit}]",
+            batch_size=args.limit,
+            threads=1,
+            jobs=1,
+            out=args.out,
+        )
+        found = [fooled(result.records) for result in evaluation.results]
         chosen = dict(zip(CHOSEN, found, strict=False))
         at = dict(zip(corners, found[len(CHOSEN) :], strict=True))
-        tables.append(places_table(f"{model}, {args.threat}, {args.steps} steps", at, chosen))
-    print("\n\n".join(table.markdown() for table in tables))
+        title = f"{model}, {args.threat}, {args.steps} steps, first {args.limit} images"
+        print(places_table(title, at, chosen).markdown(), flush=True)
 
 
 if __name__ == "__main__":
