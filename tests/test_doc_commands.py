@@ -71,6 +71,13 @@ def test_the_program_understands_the_command(block: Block, words: tuple[str, ...
             pytest.fail(f"{block.name}: vitattack {' '.join(words)}: {error.format_message()}")
 
 
+def test_what_is_not_run_says_so() -> None:
+    """Other programs, and Python that is not fenced, stand below a comment with the reason."""
+    starts = ("python ", "$ python", "OMP_", "pip ", "make ", "torchrun ", "sbatch ", "kubectl ", "import ")
+    silent = [each for each in EVERY if not each.commands and not each.not_run and each.language != "python"]
+    assert not [each.name for each in silent if each.text.startswith(starts)]
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the pages take for granted: runs, a checkpoint, images, examples made elsewhere, a benchmark."""
