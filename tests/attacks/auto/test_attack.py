@@ -73,6 +73,12 @@ def test_who_stands_is_who_autoattacks_gradients_leave(ball: LpBall) -> None:
     assert 4 <= int(left.sum()) <= 19  # neither all nor none, or nothing is compared
 
 
+def test_the_opening_in_l1_is_fewer_classes_with_more_steps_unless_somebody_says_otherwise() -> None:
+    in_l1 = L1Ball("l1", 2.0)
+    assert built("auto", in_l1) == built("auto(steps=20, k=5)", in_l1) != built("auto(steps=10, k=9)", in_l1)
+    assert built("auto") == built("auto(steps=10, k=9)")
+
+
 def test_only_the_nearest_quarter_pays_for_a_round_that_breaks_nobody() -> None:
     victim, x, y = levels(64)
     evidence = built("auto(long=10)")(victim, x, y, rng=SampleRng(0, tuple(range(64)))).evidence

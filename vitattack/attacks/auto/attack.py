@@ -53,6 +53,7 @@ from vitattack.records.report_section import Run, Section
 from vitattack.threats.lp import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked against each other: the unit of resume and of sharding
+OPENING, OPENING_IN_L1 = (10, 9), (20, 5)  # steps, and classes
 SCALE = 0.3  # of the attention scores, in the view
 LOOKS = 2  # forwards of the block's first image before any stage
 FEWEST = 5  # steps towards each class, where more would take over a quarter of a budget
@@ -245,21 +246,22 @@ def _opening(short: Gradient, k: int) -> AutoStage:
 def auto(
     ball: LpBall,
     *,
-    steps: int = 10,
-    k: int = 9,
+    steps: int | None = None,
+    k: int | None = None,
     long: int = 50,
     passes: int | None = None,
     until: Literal["converged"] | None = None,
 ) -> Auto:
     """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then long ones while they pay.
 
-    `steps` margin steps from a corner of the ball (in l1 of APGD) towards each of `k` classes; then rounds of APGD, `long` steps
-    on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all samples once a round breaks
-    any. Where attention saturates they are twice as long, and a view with scaled scores joins them. `passes` is a budget per
-    sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one
-    breaks none.
+    `steps` margin steps from a corner of the ball towards each of `k` classes, 10 towards 9 (in l1 20 of APGD towards 5); then
+    rounds of APGD, `long` steps on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all
+    samples once a round breaks any. Where attention saturates they are twice as long, and a view with scaled scores joins
+    them. `passes` is a budget per sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds
+    on all samples until one breaks none.
     """
-
+    usual_steps, usual_k = OPENING_IN_L1 if ball.norm == "l1" else OPENING
+    steps, k = usual_steps if steps is None else steps, usual_k if k is None else k
     if passes is not None:
         steps = next(
             (n for n in range(steps, FEWEST, -1) if _opening(short_ascent(ball, n), k).dearest(ball) <= passes // 4),
