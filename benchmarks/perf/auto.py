@@ -9,7 +9,7 @@ the weights, the threat and the images; several runs on parts of the images are 
 read if --out has it, on one thread. `--rows` is a list of {model, name, threat, data, arch, arch_kwargs, normalize,
 held_out}; models that are held out of all tuning get a table of their own. R2 is the ratio of forwards + backwards on the
 images that both leave standing. --time N also runs both on the first N images of each row, interleaved, for the
-ratio of their times, R1.
+ratio of their times, R1; without --reference it does nothing else.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def report_times(found: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = arguments(__doc__, rounds=3)
-    parser.add_argument("--reference", type=Path, nargs="+", required=True, help="folders of stored runs of AutoAttack")
-    parser.add_argument("--out", type=Path, required=True, help="folder that keeps the runs of auto")
+    parser.add_argument("--reference", type=Path, nargs="*", default=[], help="folders of stored runs of AutoAttack")
+    parser.add_argument("--out", type=Path, help="folder that keeps the runs of auto")
     parser.add_argument("--rows", type=Path, help="a YAML list of rows, instead of --model and its words")
     parser.add_argument("--only", nargs="+", help="the rows of these names")
     parser.add_argument("--model", default="tiny-vit")
@@ -253,8 +253,10 @@ def main() -> None:
         print(
             f"{conditions(args.threads)}\n{attack_text.canonical(args.attack)}, {args.precision}, batch {args.batch_size}"
         )
-        found = [compare(row, args).json() for row in rows]
-        sums = report(found)
+        if not args.reference and not args.time:
+            raise UsageError("nothing to do: give --reference to compare verdicts, or --time to compare times")
+        found = [compare(row, args).json() for row in rows] if args.reference else []
+        sums = report(found) if found else {}
         times = [timed(row, args) for row in rows] if args.time else []
         report_times(times)
     except UsageError as error:
