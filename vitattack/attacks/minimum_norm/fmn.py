@@ -101,13 +101,11 @@ class FMNInRounds(FMN):
         if following.round < targets:
             return x, {**rows, **self._fresh(x), "goal": rows["goals"][:, following.round]}
         found = rows["nearest_size"].isfinite()
-        last = {
+        last = self._fresh(x) | {
             "goal": torch.full_like(rows["goal"], -1),
             "radius": rows["nearest_size"].where(found, rows["radius"]),
             "smallest": rows["nearest_size"],
         }
-        if "mean" in rows:
-            last["mean"] = torch.zeros_like(x)
         return rows["nearest"].where(per_row(found, x), point), {**rows, **last}
 
     def _within_round(self, x: Tensor, point: Tensor, rows: Rows, seen: View, place: Place) -> tuple[Tensor, Rows]:
