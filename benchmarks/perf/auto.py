@@ -255,6 +255,8 @@ def main() -> None:
         )
         if not args.reference and not args.time:
             raise UsageError("nothing to do: give --reference to compare verdicts, or --time to compare times")
+        if args.reference and not args.out:
+            raise UsageError("--reference compares stored runs: say with --out where those of auto are kept")
         found = [compare(row, args).json() for row in rows] if args.reference else []
         sums = report(found) if found else {}
         times = [timed(row, args) for row in rows] if args.time else []
