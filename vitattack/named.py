@@ -1,4 +1,4 @@
-"""What can be named, from Python: models and images loaded by name, lists of names, and names of one's own."""
+"""Names, from Python: models and images loaded by name, lists of names, and names of one's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every analysis: it is described, it runs, is stored whole, and goes on where it was stopped."""
+"""Contract of every analysis: it is described, it runs, is stored whole, and goes on where it was stopped."""
 
 from __future__ import annotations
 

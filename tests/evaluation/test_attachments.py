@@ -1,4 +1,4 @@
-"""What a result carries beside its numbers: its certificate, and the checks where they are asked for."""
+"""Attachments of a result: its certificate, and the checks where they are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run came to: the numbers it printed and the records it stored, without what differs from run to run."""
+"""Outcome of a run: the numbers it printed and the records it stored, without what differs from run to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fork of the zygote changes before it runs its command: where it dies, what its clock and its locks say."""
+"""Changes that a fork of the zygote makes before it runs its command: where it dies, what its clock and its locks say."""
 
 from __future__ import annotations
 

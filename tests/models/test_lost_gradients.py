@@ -1,4 +1,4 @@
-"""Where the gradient of a model is lost: cut, refused by autograd, or zero."""
+"""Gradients that a model loses: cut, refused by autograd, or zero."""
 
 from __future__ import annotations
 

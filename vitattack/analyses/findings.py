@@ -1,4 +1,4 @@
-"""What an analysis found: rows of numbers, tables, figures and remarks, all of them plain data that is stored as it is."""
+"""Findings of an analysis: rows of numbers, tables, figures and remarks, all of them plain data that is stored as it is."""
 
 from __future__ import annotations
 

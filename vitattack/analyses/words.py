@@ -1,4 +1,4 @@
-"""What is asked of an analysis, checked without torch: parameters as `name=value` or Python values, models, budgets."""
+"""Requests to an analysis, checked without torch: parameters as `name=value` or Python values, models, budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model folder may say, and what it is refused for, before torch is imported."""
+"""Model folders that are read, and those that are refused before torch is imported."""
 
 from __future__ import annotations
 

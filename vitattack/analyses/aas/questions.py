@@ -1,4 +1,4 @@
-"""What is asked about adaptive attention scaling."""
+"""Questions about adaptive attention scaling."""
 
 from __future__ import annotations
 

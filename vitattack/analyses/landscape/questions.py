@@ -1,4 +1,4 @@
-"""What is asked about many models at once."""
+"""Questions about many models at once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What perturbations mean: images of them, and images made of noise, before other models."""
+"""Meaning of perturbations: images of them, and images made of noise, before other models."""

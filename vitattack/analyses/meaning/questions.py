@@ -1,4 +1,4 @@
-"""What is asked about the meaning of perturbations."""
+"""Questions about the meaning of perturbations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked about images that are unlike those of training. Nothing is attacked."""
+"""Questions about images that are unlike those of training. Nothing is attacked."""
 
 from __future__ import annotations
 

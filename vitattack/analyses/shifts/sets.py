@@ -1,4 +1,4 @@
-"""Which corruptions are looked at, and the texts of published sets. Imports no torch."""
+"""Corruptions that are looked at, and the texts of published sets. Imports no torch."""
 
 from __future__ import annotations
 

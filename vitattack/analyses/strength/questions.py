@@ -1,4 +1,4 @@
-"""What is asked about the strength of attacks."""
+"""Questions about the strength of attacks."""
 
 from __future__ import annotations
 

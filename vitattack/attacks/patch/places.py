@@ -1,4 +1,4 @@
-"""Where a patch lies: given, random, at the largest gradient or attention, searched, or everywhere in turn."""
+"""Places of a patch: given, random, at the largest gradient or attention, searched, or everywhere in turn."""
 
 from __future__ import annotations
 

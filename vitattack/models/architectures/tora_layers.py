@@ -1,4 +1,4 @@
-"""What TORA-ViT adds to a block: bottleneck adapters, and the gates that weigh two of them against each other."""
+"""Additions of TORA-ViT to a block: bottleneck adapters, and the gates that weigh two of them against each other."""
 
 from __future__ import annotations
 

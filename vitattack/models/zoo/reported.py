@@ -1,4 +1,4 @@
-"""Which of an entry's reported numbers answer a question."""
+"""The reported numbers of an entry that answer a question."""
 
 from __future__ import annotations
 
