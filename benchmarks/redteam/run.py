@@ -5,8 +5,8 @@
     python benchmarks/redteam/run.py --out runs/redteam --attack 'auto(steps=10)' --only vit-trades
 
 `missed` counts images that `auto` leaves and AutoAttack, or anything known, breaks; `alone` those that fall to `auto` and not
-to AutoAttack. A row is silent if anything is missed and no doubt is shown. R2 is AutoAttack's passes over ours, on images
-that survive both. A second table per part says what each stage broke.
+to AutoAttack, `tied` the near ties left, which a note counts. A row is silent if anything is missed and no doubt is shown.
+R2 is AutoAttack's passes over ours, on images that survive both. A second table per part says what each stage broke.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from rows import RedTeamRow, read_rows
 
 from vitattack import evaluate
+from vitattack.attacks.auto.numbering import TIES
 from vitattack.attacks.auto.report import StageYield, auto_report
 from vitattack.core.table import Table
 
@@ -41,6 +42,7 @@ class RowOutcome:
     fidelity: float | None
     doubts: tuple[str, ...]
     bought: tuple[StageYield, ...]
+    tied: frozenset[int]  # near ties that are left
 
     @property
     def missed(self) -> int:
@@ -74,6 +76,7 @@ class RowOutcome:
             "missed": sorted(self.left - self.autoattack),
             "missed_of_best": sorted(self.left - self.best),
             "alone": sorted(self.alone),
+            "tied": sorted(self.tied),
             "passes": round(self.passes, 1),
             "autoattack_passes": self.their_passes,
             "escalated": self.escalated,
@@ -84,9 +87,15 @@ class RowOutcome:
         }
 
 
-def outcome(row: RedTeamRow, attack: str, out: Path) -> RowOutcome:
+def outcome(row: RedTeamRow, attack: str, out: Path, seed: int) -> RowOutcome:
     known = json.loads(row.verdict_file.read_text())
-    settings: dict[str, Any] = {"threat": row.threat, "out": row.store(out), "threads": 1, "device": "cpu"}
+    settings: dict[str, Any] = {
+        "threat": row.threat,
+        "out": row.store(out),
+        "threads": 1,
+        "device": "cpu",
+        "seed": seed,
+    }
     (result,) = evaluate(row.victim(out), attack, data=row.images(out), **settings).results
     standing = frozenset(r.index for r in result.records if r.status == "robust")
     fallen = frozenset(r.index for r in result.records if r.status == "fooled")
@@ -103,6 +112,7 @@ def outcome(row: RedTeamRow, attack: str, out: Path) -> RowOutcome:
         min((float(r.evidence["fidelity"]) for r in result.records if "fidelity" in r.evidence), default=None),
         result.doubts,
         auto_report(result.records).bought,
+        frozenset(r.index for r in result.records if r.index in standing and r.evidence.get(f"spent {TIES}")),
     )
 
 
@@ -176,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/redteam"))
     parser.add_argument("--attack", default="auto")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", choices=("all", "tuning", "held-out"), default="all")
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--json", type=Path)
@@ -185,7 +196,7 @@ def main() -> None:
         chosen = args.rows == "all" or row.held_out == (args.rows == "held-out")
         if not chosen or (args.only and row.name not in args.only) or not row.verdict_file.exists():
             continue
-        found.append(outcome(row, args.attack, args.out))
+        found.append(outcome(row, args.attack, args.out, args.seed))
         print(" | ".join(_line(found[-1])), flush=True)
     for faults in (False, True):
         for held_out in (False, True):

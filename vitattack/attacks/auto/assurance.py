@@ -1,8 +1,9 @@
-"""Assurance of `auto`: a probe of some survivors of a finished run and, if one falls, AutoAttack on all of them."""
+"""Assurance of `auto`: a probe of some survivors of a finished run and, if one falls, AutoAttack and more on all of them."""
 
 from __future__ import annotations
 
-from vitattack.attacks.auto.numbering import PROBE, QUERIES, STEPS
+from vitattack.attacks.auto.composition import long_runs
+from vitattack.attacks.auto.numbering import FULL, PROBE, QUERIES, STEPS
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, autoattack
 from vitattack.attacks.base import Assurance
 from vitattack.attacks.black_box.square import square
@@ -15,7 +16,8 @@ from vitattack.threats.lp import LpBall
 def assurance(ball: LpBall, first: int) -> Assurance:
     """Assurance of an attack whose own stages have numbers below `first`.
 
-    The probe first uses logits alone, then gradients of cross-entropy and of the margin.
+    The probe first uses logits alone, then gradients of cross-entropy and of the margin. AutoAttack is followed by the
+    long runs that near ties get: the plain margin breaks what the ratio of differences leaves, and the other way round.
     """
     probe = Stages(
         (square(ball, queries=QUERIES), apgd_ce(ball, steps=STEPS), apgd(ball, steps=STEPS, loss=Margin())), fresh=True
@@ -23,4 +25,6 @@ def assurance(ball: LpBall, first: int) -> Assurance:
     price = CLEAN_AND_VERDICT.plus(
         probe.price(PriceQuery(classes=2, threat=ball)).victim
     )  # it does not depend on the number of classes
-    return Assurance(probe, autoattack(ball), int(price.total), first, first + len(PROBE))
+    whole = autoattack(ball)
+    full = Stages((*whole.parts, long_runs(ball)), names=FULL)
+    return Assurance(probe, full, int(price.total), first, first + len(PROBE))

@@ -20,10 +20,11 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhead
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
+from vitattack.attacks.auto.composition import TIED, breadth, one_round, tie_breaker
 from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.auto.short import short_ascent
-from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
+from vitattack.attacks.autoattack.autoattack import targets
 from vitattack.attacks.base import (
     BEYOND,
     ROUGH,
@@ -38,10 +39,7 @@ from vitattack.attacks.base import (
 )
 from vitattack.attacks.black_box.square import square
 from vitattack.attacks.catalogue import LP_AND_L1, catalogued
-from vitattack.attacks.compose import restarts
-from vitattack.attacks.gradient.loop import Gradient
 from vitattack.attacks.losses.base import AnyLoss
-from vitattack.attacks.losses.plain import Margin
 from vitattack.attacks.price import PassesPerImage, Price, PriceQuery, sum_of
 from vitattack.core.errors import UsageError
 from vitattack.core.progress import stage
@@ -65,7 +63,7 @@ class Auto(InBall):
 
     Where the model does not do what its gradient promises, opening and rounds take a `detour`: substitute gradients; in the
     end the `black_box` runs on the nearest survivors, and on all if it breaks one of them. Where rounds broke samples, the
-    assurance probes more of the nearest.
+    assurance probes more of the nearest. Survivors so near to the boundary that another seed might break them get `ties`.
 
     If attention saturates on the first images of the block, so that gradients mislead, rounds are the `hard` ones and end
     after two without a success. There are at most `most` rounds. With a budget of `passes` per sample, rounds run on all
@@ -80,6 +78,7 @@ class Auto(InBall):
     tail: AutoStage
     detour: AutoStage
     black_box: AutoStage
+    ties: AutoStage
     share: float = 0.25
     least: int = 8
     most: int = MOST
@@ -101,12 +100,21 @@ class Auto(InBall):
     def with_parts(self, parts: Sequence[Attack]) -> Auto:
         changed = iter([stage._replace(attack=part) for stage, part in zip(self.every_stage, parts, strict=True)])
         opening, rounds, hard = (tuple(islice(changed, len(of))) for of in (self.opening, self.rounds, self.hard))
-        tail, detour, black_box = changed
-        return replace(self, opening=opening, rounds=rounds, hard=hard, tail=tail, detour=detour, black_box=black_box)
+        tail, detour, black_box, ties = changed
+        return replace(
+            self,
+            opening=opening,
+            rounds=rounds,
+            hard=hard,
+            tail=tail,
+            detour=detour,
+            black_box=black_box,
+            ties=ties,
+        )
 
     @property
     def every_stage(self) -> tuple[AutoStage, ...]:
-        return (*self.opening, *self.rounds, *self.hard, self.tail, self.detour, self.black_box)
+        return (*self.opening, *self.rounds, *self.hard, self.tail, self.detour, self.black_box, self.ties)
 
     def prepare(self, victim: Attackable, calibration: Calibration, *, rng: SampleRng) -> Auto:
         return self  # stages learn nothing, and targets are ranked for every image
@@ -165,12 +173,12 @@ class Auto(InBall):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(s.name for s in (*self.opening, *self.hard, *self.rounds, self.tail)))
+        return tuple(dict.fromkeys(s.name for s in (*self.opening, *self.hard, *self.rounds, self.tail, self.ties)))
 
     @property
     def assurance(self) -> Assurance | None:
         """Further attacks on survivors of a finished run; a budget per sample leaves no room for them."""
-        return None if self.passes else assurance(self.ball, len(self.names))
+        return None if self.passes else assurance(self.ball, len(NAMES))
 
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         if not isinstance(victim, Victim):
@@ -225,6 +233,8 @@ class Auto(InBall):
             block.evidence[ROUGH] = torch.ones_like(block.evidence["fooled"])
         if not block.trusted:
             self._without_gradients(block, before)
+        elif block.detour is None and self.passes is None:
+            block.run((self.ties,), block.ties(TIED), before)
 
     def _without_gradients(self, block: SampleBlock, turn: int) -> None:
         """Run the black box on the nearest survivors and, if it breaks one, on all."""
@@ -236,10 +246,6 @@ class Auto(InBall):
     def _nearest(self, block: SampleBlock, least: int) -> Tensor:
         rows = block.survivors()
         return block.nearest(rows, max(least, round(self.share * len(rows))))
-
-
-def _opening(short: Gradient, k: int) -> AutoStage:
-    return AutoStage("targets", targets(short, k=k))
 
 
 @catalogued(paper="vitattack", quick="auto(steps=2, k=2, long=4)", threats=LP_AND_L1)
@@ -255,40 +261,33 @@ def auto(
     """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then long ones while they pay.
 
     `steps` margin steps from a corner of the ball towards each of `k` classes, 10 towards 9 (in l1 20 of APGD towards 5); then
-    rounds of APGD, `long` steps on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all
-    samples once a round breaks any. Where attention saturates they are twice as long, and a view with scaled scores joins
-    them. `passes` is a budget per sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds
-    on all samples until one breaks none.
+    rounds of APGD, `long` steps on the margin and on cross-entropy (in l1 of FAB and new starts), on the quarter nearest to
+    the boundary, and on all samples once a round breaks any. Where attention saturates they are twice as long, and a view
+    with scaled scores joins them. Near ties get 100 steps towards every class. `passes` is a budget per sample, all of which
+    is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one breaks none.
     """
     usual_steps, usual_k = OPENING_IN_L1 if ball.norm == "l1" else OPENING
     steps, k = usual_steps if steps is None else steps, usual_k if k is None else k
     if passes is not None:
         steps = next(
-            (n for n in range(steps, FEWEST, -1) if _opening(short_ascent(ball, n), k).dearest(ball) <= passes // 4),
+            (n for n in range(steps, FEWEST, -1) if breadth(short_ascent(ball, n), k).dearest(ball) <= passes // 4),
             min(steps, FEWEST),
         )
     short = short_ascent(ball, steps)
 
-    def runs(steps: int) -> tuple[AutoStage, ...]:
-        ascents: tuple[Attack, ...] = (apgd(ball, steps=steps, loss=Margin()), apgd_ce(ball, steps=steps))
-        if ball.norm == "l1":  # the start decides there, and length hardly helps: as many runs of ten steps
-            brief, count = min(steps, 10), max(1, steps // 10)
-            ascents = (apgd(ball, steps=brief, loss=Margin()), apgd_ce(ball, steps=brief))
-            ascents = tuple(restarts(count, ascent) for ascent in ascents)
-        return tuple(AutoStage(name, ascent) for name, ascent in zip(("apgd margin", "apgd_ce"), ascents, strict=True))
-
-    first = _opening(short, k)
+    first = breadth(short, k)
     attack = Auto(
         ball,
         (first,),
-        runs(long),
-        (AutoStage("view", replace(short, steps=20), SCALE), *runs(2 * long)),
+        one_round(ball, long),
+        (AutoStage("view", replace(short, steps=20), SCALE), *one_round(ball, 2 * long)),
         AutoStage(TAIL, replace(short, steps=4)),
         AutoStage(DETOUR, targets(short, k=k), detour=True),
         AutoStage(BLACK_BOX, square(ball, queries=QUERIES)),
+        tie_breaker(ball),
         passes=passes,
         until=until,
     )
-    assert attack.names == NAMES
+    assert set(attack.names) <= set(ALL)
     attack.check_budget(first.dearest(ball) + LOOKS)
     return attack

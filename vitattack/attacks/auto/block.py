@@ -11,7 +11,7 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.auto_stage import AutoStage, overhead
 from vitattack.attacks.auto.blind import blind_stages
 from vitattack.attacks.auto.detours import Chosen, averaged, choose
-from vitattack.attacks.auto.numbering import ALL, LOGITS_ONLY, SELDOM, TAIL
+from vitattack.attacks.auto.numbering import ALL, IN_FP32, LOGITS_ONLY
 from vitattack.attacks.base import blank_search
 from vitattack.attacks.compose import confirmed
 from vitattack.attacks.gradient.fidelity import TRUSTED
@@ -121,6 +121,12 @@ class SampleBlock:
         order = self.evidence["margin"][rows].argsort(descending=True, stable=True)
         return rows[order[:count].sort().values]
 
+    def ties(self, near: float) -> Tensor:
+        """Survivors within the share `near` of the median survivor's distance from the boundary."""
+        rows = self.survivors()
+        margin = self.evidence["margin"][rows]
+        return rows[margin > near * margin.median()] if len(rows) else rows
+
     def run(self, stages: tuple[AutoStage, ...], rows: Tensor, turn: int) -> int:
         """Run stages on the survivors among the rows that can afford them; returns how many they broke."""
         before = len(self.survivors())
@@ -137,7 +143,7 @@ class SampleBlock:
     def _most(self, stage: AutoStage) -> int:
         """Most passes a stage may spend: in bfloat16 a claim may fail, and the float32 tail must be affordable, too."""
         price, tail = (of.dearest(self.settings.ball, self.victim) for of in (stage, self.settings.tail))
-        return price if self.half is None or stage.name == TAIL else 2 * price + tail
+        return price if self.half is None or stage.name in IN_FP32 else 2 * price + tail
 
     def _run(self, stage: AutoStage, rows: Tensor, turn: int) -> None:
         view: Attackable = self.victim
@@ -148,7 +154,7 @@ class SampleBlock:
             assert self.layers is not None
             factors = torch.full((len(self.layers),), stage.scale, device=self.x.device)
             view = Rescaled(self.victim, factors, layers=self.layers)
-        elif self.half is not None and stage.name != TAIL:
+        elif self.half is not None and stage.name not in IN_FP32:
             view = self.half
         unconfirmed = self._run_through(stage, view, rows, turn)
         if view is self.half and len(unconfirmed):  # these samples left the stage early without a success
@@ -157,7 +163,7 @@ class SampleBlock:
     def _run_through(self, stage: AutoStage, view: Attackable, rows: Tensor, turn: int) -> Tensor:
         """Run a stage through a view and record it; returns the rows whose claims the plain victim does not confirm."""
         stream = self.rng[rows].child(stage.name, turn)
-        number = (ALL if stage.name in SELDOM else self.settings.stage_names).index(stage.name)
+        number = (ALL if stage.name in ALL else self.settings.stage_names).index(stage.name)
         x_adv, crafted = stage.attack(view, self.x[rows], self.y[rows], rng=stream)
         claims, own = crafted["fooled"], self.evidence
         fooled, looks = confirmed(self.victim, x_adv, self.y[rows], claims)
@@ -169,7 +175,7 @@ class SampleBlock:
         own.setdefault(name, torch.zeros_like(own["forwards"]))
         own[name][rows] += cost["forwards"] + cost["backwards"]
         # blind means that no stage had a gradient; `ce_flat`, that cross-entropy had none
-        if stage.name not in LOGITS_ONLY:
+        if stage.name not in LOGITS_ONLY and "zero_grad" in crafted:  # FAB records neither
             flat = crafted["zero_grad"]
             own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
             if stage.name == "apgd_ce":

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from math import ceil, comb
 from typing import Any
 
-from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, BLIND, DETOUR, MOST, NAMES, PROBE, QUERIES, SELDOM, STAGES
+from vitattack.attacks.auto.composition import TIE_STEPS, TIED
+from vitattack.attacks.auto.numbering import (
+    ALL,
+    BLACK_BOX,
+    BLIND,
+    DETOUR,
+    MOST,
+    NAMES,
+    PROBE,
+    QUERIES,
+    SELDOM,
+    STAGES,
+    TIES,
+)
 from vitattack.attacks.base import BLIND_SHARE, NEAREST
 from vitattack.attacks.gradient.fidelity import TRUSTED
 from vitattack.core.percent import at_most
@@ -127,6 +140,13 @@ class AutoReport:
             yield f"{before}the last one fell after {self.last:,} passes"
         if self.agreement is not None:
             yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
+        for tied in (stage for stage in self.bought if stage.stage == TIES):
+            left = tied.tried - tied.broke
+            yield (
+                f"near ties: {tied.tried} samples came within {TIED:.0%} of the median survivor's distance from the boundary; "
+                f"{TIE_STEPS} steps towards every class broke {tied.broke}"
+                + (f", other noise may break some of the {left} left" if left else "")
+            )
         if self.assured:
             yield self.assured.note
 
