@@ -54,6 +54,9 @@ class Stages(Attack):
         # nested restarts need streams of their own at every level
         return replace(inner, depth=1 + inner.depth, near_boundary=near)
 
+    def in_chunks(self, size: int) -> Stages:
+        return self.with_parts([attack.in_chunks(size) for attack in self.attacks])
+
     def stage_names(self, text: str) -> tuple[str, ...]:
         return self.names
 

@@ -34,6 +34,11 @@ class SampleRng:
         positions = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         return replace(self, index=tuple(self.index[i] for i in positions.tolist()))
 
+    def copies(self, times: int) -> Self:
+        """Streams for copies of every row that stand one after another, each with values of its own."""
+        index = tuple(i * times + copy for i in self.index for copy in range(times))
+        return replace(self, index=index, path=f"{self.path}/copies.{times}")
+
     def child(self, name: str, restart: int = 0) -> Self:
         return replace(self, path=f"{self.path}/{name}.{restart}")
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.attacks.auto.test_attack import Levels, built
 from torch import Tensor
 
+from tests.attacks.auto.test_attack import Levels, built
 from vitattack import evaluate
 from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.attack import Auto

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from vitattack.attacks import attack_text
+from vitattack.attacks.gradient.targets import Targets
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.passes import counting_passes
@@ -132,3 +135,49 @@ def test_autoattack_runs_on_few_classes(version: str, classes: int) -> None:
     assert not crafted.evidence["fooled"].any()
     stages = {"standard": 4, "plus": 6, "rand": 2}
     assert len(attack.attacks) == stages[version]  # type: ignore[attr-defined]
+
+
+def at_once(text: str, size: int) -> Targets:
+    attack = attack_text.build(text, BALL)
+    assert isinstance(attack, Targets)
+    return replace(attack, at_once=size)
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_classes_aimed_at_at_once_cost_what_they_cost_in_turn_where_nothing_falls(size: int) -> None:
+    model, y = victim(5, 5.0), torch.zeros(6, dtype=torch.long)
+    rng = SampleRng(0, tuple(range(6)))
+    with counting_passes(model) as passes:
+        found = at_once("targets(pgd(steps=3), k=9)", size)(model, X, y, rng=rng)
+    in_turn = attack_text.build("targets(pgd(steps=3), k=9)", BALL)(model, X, y, rng=rng).evidence
+    for name in ("forwards", "backwards", "fooled", "first_fooled", "zero_grad"):
+        assert torch.equal(found.evidence[name], in_turn[name]), name
+    assert passes.forwards == int(found.evidence["forwards"].sum())
+    assert bool(((found.x_adv - X).abs() <= 0.1 + 1e-6).all())
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_an_image_falls_to_whichever_class_is_within_reach(size: int) -> None:
+    """Class 3 alone is within reach, and of half of the images."""
+
+    class OneWay(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            pixels = x.flatten(1)
+            lead = torch.where(pixels[:, 11] > 0.5, 5.0, 0.05)
+            others = [pixels[:, 1] * 0 - c for c in (1, 2)]
+            return torch.stack([0.5 + lead, *others, pixels[:, 3], others[0] - 3], 1)
+
+    model = Victim(OneWay(), name="one way", num_classes=5, input_size=2)
+    x, y = torch.full((6, 3, 2, 2), 0.5), torch.zeros(6, dtype=torch.long)
+    far = (torch.arange(6) % 2).bool()
+    x[:, 2, 1, 1] = torch.where(far, 0.8, 0.2)
+    found = at_once("targets(pgd(steps=4), k=9)", size)(model, x, y, rng=SampleRng(0, tuple(range(6))))
+    assert found.evidence["fooled"].tolist() == (~far).tolist()
+    assert model(found.x_adv).argmax(1).tolist() == [0 if f else 3 for f in far.tolist()]
+    assert found.evidence["forwards"][far].tolist() == [1 + 4 * 5] * 3
+
+
+def test_copies_of_an_image_draw_noise_of_their_own_whatever_stands_beside_it() -> None:
+    like = torch.zeros(3, 2)
+    together = SampleRng(0, (4, 7)).copies(3).uniform(torch.zeros(6, 2))
+    assert torch.equal(together[3:], SampleRng(0, (7,)).copies(3).uniform(like)) and len(together.unique()) == 12

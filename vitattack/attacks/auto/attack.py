@@ -20,7 +20,7 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhead
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
-from vitattack.attacks.auto.composition import TIED, breadth, one_round, tie_breaker
+from vitattack.attacks.auto.composition import CHUNK, TIED, breadth, one_round, tie_breaker
 from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.auto.short import short_ascent
@@ -82,7 +82,7 @@ class Auto(InBall):
     share: float = 0.25
     least: int = 8
     most: int = MOST
-    chunk: int = 64
+    chunk: int = CHUNK
     passes: int | None = None
     until: Literal["converged"] | None = None
     half: bool = False
@@ -149,7 +149,7 @@ class Auto(InBall):
         return Price(spent)
 
     def in_chunks(self, size: int) -> Auto:
-        return replace(self, chunk=size)
+        return replace(self, chunk=size, ties=self.ties._replace(attack=self.ties.attack.in_chunks(size)))
 
     def in_half(self) -> Auto:
         self.check_budget(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vitattack.attacks.auto.auto_stage import AutoStage
 from vitattack.attacks.auto.numbering import IN_L1, TIES
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
@@ -14,6 +16,8 @@ from vitattack.threats.lp import LpBall
 
 TIED = 0.03  # of the median survivor's distance from the boundary: whether nearer ones fall hangs on noise
 TIE_STEPS = 100
+TIE_CLASSES_IN_L1 = 5
+CHUNK = 64  # samples of a block, or copies of some, in a batch
 L1_STEPS, L1_CLASSES = 20, 3  # of FAB and of APGD in a round
 
 
@@ -38,11 +42,14 @@ def one_round(ball: LpBall, steps: int) -> tuple[AutoStage, ...]:
 
 
 def long_runs(ball: LpBall) -> Attack:
-    """Long runs of APGD on the margin towards every class."""
-    return targets(apgd(ball, steps=TIE_STEPS, loss=Margin()), k=9)
+    """Long runs of APGD on the margin towards as many classes as AutoAttack aims at."""
+    runs = targets(apgd(ball, steps=TIE_STEPS, loss=Margin()), k=TIE_CLASSES_IN_L1 if ball.norm == "l1" else 9)
+    return replace(runs, at_once=CHUNK)
 
 
 def tie_breaker(ball: LpBall) -> AutoStage:
     """Long runs towards every class, in l1 after FAB."""
-    runs = long_runs(ball)
-    return AutoStage(TIES, Stages((fab_t(ball), runs), fresh=True) if ball.norm == "l1" else runs)
+    if ball.norm != "l1":
+        return AutoStage(TIES, long_runs(ball))
+    boundary = fab_t(ball, steps=TIE_STEPS, targets=TIE_CLASSES_IN_L1)
+    return AutoStage(TIES, Stages((boundary, long_runs(ball)), fresh=True))
