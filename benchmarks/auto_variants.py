@@ -82,6 +82,7 @@ def variants(ball: LpBall) -> dict[str, Auto]:
     found = {"whole": whole} | {f"without {stage.name}": without(whole, stage.name) for stage in stages}
     found["without substitute gradients"] = replace(whole, detour=whole.detour._replace(attack=Nothing()))
     found["without square"] = replace(whole, black_box=whole.black_box._replace(attack=Nothing()))
+    found["without near ties"] = replace(whole, ties=whole.ties._replace(attack=Nothing()))
     found["without rounds"] = in_rounds(whole, lambda stages: ())
     found["hard rounds as short as others"] = replace(whole, hard=(*views, *whole.rounds))
     found["no hard rounds"] = replace(whole, hard=whole.rounds)
