@@ -120,6 +120,7 @@ def timed(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         "autoattack": (args.against, settings),
         "auto": (args.attack, settings),
+        "auto without certificate": (args.attack, {**settings, "certificate": False}),
         f"auto {HALF}": (args.attack, {**settings, "precision": HALF}),
     }
     asked: dict[str, Callable[[], object]] = {
