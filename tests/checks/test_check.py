@@ -83,6 +83,10 @@ def test_every_row_has_a_figure_a_threshold_and_a_source(honest: Checked) -> Non
     assert json.loads(json.dumps(honest.json()))["verdict"] == "holds"
 
 
+def test_a_check_has_the_name_it_is_listed_by(honest: Checked) -> None:
+    assert [item.name for item in honest.items] == [*check_module.CHECKS, "certificate"]
+
+
 def test_what_any_check_breaks_counts(honest: Checked) -> None:
     standing = [r.index for r in honest.auto.records if r.status == "robust"]
     fell = Verdict("fooled", fragile=False)
@@ -93,7 +97,7 @@ def test_what_any_check_breaks_counts(honest: Checked) -> None:
 
 def test_scaled_attention_is_tried_with_images_that_are_not_attacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_module, "FEW", 4)
-    monkeypatch.setattr(check_module, "LIST", (of_attack.attention_scaling,))
+    monkeypatch.setattr(check_module, "CHECKS", {"attention scaling": of_attack.attention_scaling})
     (scaling, _) = check(tiny_vit().model, **SETTINGS).items
     assert scaling.passed and "by random scales" in scaling.figure and scaling.next
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
@@ -120,6 +124,7 @@ def test_a_model_without_gradients_cannot_be_told(tmp_path: Path) -> None:
     checked = check(Sealed(), **{**SETTINGS, "data": (X[:4], Y[:4]), "out": tmp_path})
     assert checked.verdict.word == "cannot tell"
     assert any(item.figure == "the model has no gradient" for item in checked.items)
+    assert [item.name for item in checked.items] == [*check_module.CHECKS, "certificate"]
     assert (tmp_path / "check").is_dir()
 
 

@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 ATTACK = "auto"
 PLAIN = "pgd(steps=20)"  # shown beside `auto` in the certificate: what most papers report
 FOLDER = "check"  # in the store, for the attacks on a few images
-LIST: tuple[Callable[[Subject], Item], ...] = (
-    of_model.determinism,
-    of_model.input_range,
-    of_model.clean_accuracy,
-    of_model.train_mode,
-    of_model.attention_softmax,
-    of_gradient.fidelity,
-    of_gradient.zero_gradients,
-    of_gradient.unstable_loss,
-    of_gradient.first_order,
-    of_gradient.incomplete_optimisation,
-    of_attack.losses,
-    of_attack.one_step,
-    of_attack.more_steps,
-    of_attack.restarts,
-    of_attack.double_precision,
-    of_attack.random_direction,
-    of_attack.black_box,
-    of_attack.attention_scaling,
-    of_attack.transfer,
-    of_attack.budgets,
-    of_gradient.eight_bits,
-)
+CHECKS: dict[str, Callable[[Subject], Item]] = {
+    "determinism": of_model.determinism,
+    "input range": of_model.input_range,
+    "clean accuracy": of_model.clean_accuracy,
+    "train mode": of_model.train_mode,
+    "attention softmax": of_model.attention_softmax,
+    "gradient fidelity": of_gradient.fidelity,
+    "zero gradients": of_gradient.zero_gradients,
+    "unstable loss": of_gradient.unstable_loss,
+    "first-order stationarity": of_gradient.first_order,
+    "incomplete optimisation": of_gradient.incomplete_optimisation,
+    "losses": of_attack.losses,
+    "one step": of_attack.one_step,
+    "more steps": of_attack.more_steps,
+    "restarts": of_attack.restarts,
+    "fp64": of_attack.double_precision,
+    "random noise": of_attack.random_direction,
+    "black box": of_attack.black_box,
+    "attention scaling": of_attack.attention_scaling,
+    "transfer": of_attack.transfer,
+    "budgets": of_attack.budgets,
+    "8-bit images": of_gradient.eight_bits,
+}
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check(
 def check_result(prepared: Prepared, ball: LpBall, auto: Result, claim: Claim | None = None) -> Checked:
     """Check a claim, or the number itself, of a finished run of `auto` on a model that is at hand."""
     subject = _subject(prepared, ball, auto)
-    items = [_asked(subject, asked) for asked in in_stage("checks", LIST)] if subject.rows else []
+    items = [_asked(subject, name) for name in in_stage("checks", tuple(CHECKS))] if subject.rows else []
     with stage("certificate"):
         certificate = _certificate(prepared, ball)
     items.append(_of_certificate(subject, certificate))
@@ -177,12 +177,11 @@ def _others(prepared: Prepared, few: Sequence[int]) -> DataSet | None:
     return prepared.calibration(required=False) or left
 
 
-def _asked(subject: Subject, asked: Callable[[Subject], Item]) -> Item:
+def _asked(subject: Subject, name: str) -> Item:
     """The outcome of a check; one that needs gradients fails where the model has none."""
-    name = asked.__name__.replace("_", " ")
     try:
         with stage(name):
-            return asked(subject)
+            return CHECKS[name](subject)
     except NoGradient:
         return Item(name, "Can it be asked at all?", "the model has no gradient", "a gradient", "", False)
 
