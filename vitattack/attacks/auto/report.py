@@ -142,11 +142,10 @@ class AutoReport:
         if self.agreement is not None:
             yield f"bf16 search: gradient signs agree with fp32 on {self.agreement:.1%} of the pixels in the worst block"
         for tied in (stage for stage in self.bought if stage.stage == TIES):
-            left = tied.tried - tied.broke
             yield (
-                f"near ties: {tied.tried} samples came within {TIED:.0%} of the median survivor's distance from the boundary; "
+                f"near ties, within {TIED:.0%} of the median survivor's distance from the boundary: {tied.tried}, of which "
                 f"{TIE_STEPS} steps towards every class broke {tied.broke}"
-                + (f", other noise may break some of the {left} left" if left else "")
+                + ("" if tied.broke == tied.tried else "; other noise may break some of those left")
             )
         if self.assured:
             yield self.assured.note
