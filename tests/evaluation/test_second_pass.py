@@ -321,6 +321,17 @@ def test_blind_gradients_are_not_laid_at_the_door_of_cross_entropy_or_of_the_pro
     assert not any("cross-entropy" in doubt or "the probe broke" in doubt for doubt in doubts)
 
 
+def test_a_random_model_that_errs_on_a_probed_image_by_itself_counts_as_broken_by_the_probe() -> None:
+    """No stage claimed it: the judge's draws alone decided."""
+    probed = {"stage": -1, "round": -1, "spent probe": 99}
+    notes, doubts = reported(
+        replace(record(0, "fooled", number=PROBED), evidence=probed), replace(record(1), evidence=probed), record(2)
+    )
+    told = auto_report([replace(record(0, "fooled", number=PROBED), evidence=probed), replace(record(1), evidence=probed)])
+    assert told.assured is not None and (told.assured.survivors, told.assured.probed, told.assured.fell) == (2, 2, 1)
+    assert not any("square" in doubt or "rounds" in doubt for doubt in doubts)
+
+
 def test_who_falls_at_once_leaves_no_ladder() -> None:
     notes, _ = reported(replace(record(0, "fooled", spent=8), evidence={"stage": 0, "round": 0}))
     assert notes == ["the last one fell after 8 passes"]

@@ -263,8 +263,8 @@ def auto(
     `steps` margin steps from a corner of the ball towards each of `k` classes, 10 towards 9 (in l1 20 of APGD towards 5); then
     rounds of APGD, `long` steps on the margin and on cross-entropy (in l1 of FAB and new starts), on the quarter nearest to
     the boundary, and on all samples once a round breaks any. Where attention saturates they are twice as long, and a view
-    with scaled scores joins them. Near ties get 100 steps towards every class. `passes` is a budget per sample, all of which
-    is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one breaks none.
+    with scaled scores joins them. Near ties get 100 steps towards each of five classes. `passes` is a budget per sample,
+    all of which is spent (a small one on fewer steps); until=converged repeats rounds on all samples until one breaks none.
     """
     usual_steps, usual_k = OPENING_IN_L1 if ball.norm == "l1" else OPENING
     steps, k = usual_steps if steps is None else steps, usual_k if k is None else k

@@ -15,8 +15,7 @@ from vitattack.attacks.minimum_norm.fab import fab_t
 from vitattack.threats.lp import LpBall
 
 TIED = 0.03  # of the median survivor's distance from the boundary: whether nearer ones fall hangs on noise
-TIE_STEPS = 100
-TIE_CLASSES_IN_L1 = 5
+TIE_STEPS, TIE_CLASSES = 100, 5
 CHUNK = 64  # samples of a block, or copies of some, in a batch
 L1_STEPS, L1_CLASSES = 20, 3  # of FAB and of APGD in a round
 
@@ -42,14 +41,14 @@ def one_round(ball: LpBall, steps: int) -> tuple[AutoStage, ...]:
 
 
 def long_runs(ball: LpBall) -> Attack:
-    """Long runs of APGD on the margin towards as many classes as AutoAttack aims at."""
-    runs = targets(apgd(ball, steps=TIE_STEPS, loss=Margin()), k=TIE_CLASSES_IN_L1 if ball.norm == "l1" else 9)
+    """Long runs of APGD on the margin towards the likeliest classes."""
+    runs = targets(apgd(ball, steps=TIE_STEPS, loss=Margin()), k=TIE_CLASSES)
     return replace(runs, at_once=CHUNK)
 
 
 def tie_breaker(ball: LpBall) -> AutoStage:
-    """Long runs towards every class, in l1 after FAB."""
+    """Long runs towards the likeliest classes, in l1 after FAB."""
     if ball.norm != "l1":
         return AutoStage(TIES, long_runs(ball))
-    boundary = fab_t(ball, steps=TIE_STEPS, targets=TIE_CLASSES_IN_L1)
+    boundary = fab_t(ball, steps=TIE_STEPS, targets=TIE_CLASSES)
     return AutoStage(TIES, Stages((boundary, long_runs(ball)), fresh=True))

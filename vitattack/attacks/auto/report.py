@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, comb
 from typing import Any
 
-from vitattack.attacks.auto.composition import TIE_STEPS, TIED
+from vitattack.attacks.auto.composition import TIE_CLASSES, TIE_STEPS, TIED
 from vitattack.attacks.auto.numbering import (
     ALL,
     BLACK_BOX,
@@ -19,7 +19,6 @@ from vitattack.attacks.auto.numbering import (
     PROBE,
     QUERIES,
     SELDOM,
-    STAGES,
     TIES,
 )
 from vitattack.attacks.base import BLIND_SHARE, NEAREST
@@ -144,7 +143,7 @@ class AutoReport:
         for tied in (stage for stage in self.bought if stage.stage == TIES):
             yield (
                 f"near ties, within {TIED:.0%} of the median survivor's distance from the boundary: {tied.tried}, of which "
-                f"{TIE_STEPS} steps towards every class broke {tied.broke}"
+                f"{TIE_STEPS} steps towards each of {TIE_CLASSES} classes broke {tied.broke}"
                 + ("" if tied.broke == tied.tried else "; other noise may break some of those left")
             )
         if self.assured:
@@ -195,11 +194,16 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
             bought.append(StageYield(name, sum(map(bool, spent)), broke.count(number), sum(spent)))
     probed = [int(r.evidence["spent probe"]) for r in attacked if "spent probe" in r.evidence]
     full = [int(r.evidence["spent full"]) for r in attacked if "spent full" in r.evidence]
-    late = [number - len(NAMES) for number in broke if ALL[number] in STAGES]
+    # by the pass that met them, not by stage: a random model errs on some before the judge that no stage had claimed
+    late = [
+        r.evidence
+        for r in attacked
+        if r.status == "fooled" and ("spent probe" in r.evidence or "spent full" in r.evidence)
+    ]
     assured = None
     survivors = sum(r.status == "robust" for r in attacked) + len(late)
     if survivors and budget is None and not any(r.evidence.get("no_gradient") for r in attacked):
-        by_probe = sum(number < len(PROBE) for number in late)
+        by_probe = sum("spent full" not in evidence for evidence in late)
         nearest = sum(bool(r.evidence.get(NEAREST)) for r in attacked)
         asked = sum(bool(r.evidence.get(f"spent {BLACK_BOX}")) for r in attacked)
         beyond = broke.count(ALL.index(BLACK_BOX))
@@ -221,10 +225,16 @@ def auto_report(records: Sequence[SampleRecord], *, budget: int | None = None) -
     return AutoReport(tuple(bought), standing, last, assured, min(agreed, default=None), min(kept, default=None))
 
 
+def _stage(record: SampleRecord) -> str:
+    """The stage that broke a sample; none where a random model erred before the judge alone."""
+    number = int(record.evidence["stage"])
+    return ALL[number] if number >= 0 else ""
+
+
 def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: bool) -> Iterator[str]:
     """Doubts about the result of a run of `auto`, each with the next command to run."""
     attacked = [r for r in run.records if r.clean == r.label]
-    fooled = [(ALL[int(r.evidence["stage"])], r) for r in attacked if r.status == "fooled"]
+    fooled = [(_stage(r), r) for r in attacked if r.status == "fooled"]
     left = [r for r in attacked if r.status == "robust"]
 
     next_run = run.job.next_run
