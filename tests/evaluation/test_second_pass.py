@@ -324,12 +324,10 @@ def test_blind_gradients_are_not_laid_at_the_door_of_cross_entropy_or_of_the_pro
 def test_a_random_model_that_errs_on_a_probed_image_by_itself_counts_as_broken_by_the_probe() -> None:
     """No stage claimed it: the judge's draws alone decided."""
     probed = {"stage": -1, "round": -1, "spent probe": 99}
-    notes, doubts = reported(
-        replace(record(0, "fooled", number=PROBED), evidence=probed), replace(record(1), evidence=probed), record(2)
-    )
-    told = auto_report([replace(record(0, "fooled", number=PROBED), evidence=probed), replace(record(1), evidence=probed)])
+    records = (replace(record(0, "fooled", number=PROBED), evidence=probed), replace(record(1), evidence=probed))
+    told = auto_report(records)
     assert told.assured is not None and (told.assured.survivors, told.assured.probed, told.assured.fell) == (2, 2, 1)
-    assert not any("square" in doubt or "rounds" in doubt for doubt in doubts)
+    assert not any("square" in doubt or "rounds" in doubt for doubt in reported(*records, record(2))[1])
 
 
 def test_who_falls_at_once_leaves_no_ladder() -> None:
