@@ -8,11 +8,10 @@ import pytest
 
 from tests.cli.conftest import Here
 from vitattack.checks import check
-from vitattack.checks.items import of_gradient, of_model
 
 
 def test_the_verdict_is_the_last_line_and_the_exit_code(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "LIST", (of_model.determinism, of_gradient.fidelity))
+    monkeypatch.setattr(check, "CHECKS", {name: check.CHECKS[name] for name in ("determinism", "gradient fidelity")})
     monkeypatch.setattr(check, "IMAGES", 4)
     words = ("check", "tiny-cnn-standard", "--limit", "6", "--threads", "1", "--quiet")
     done = here(*words, "--explain")

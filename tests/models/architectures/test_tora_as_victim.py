@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from tests.conftest import small_tora, toy_pictures
 from vitattack.checks import check as checks
-from vitattack.checks.items import of_gradient, of_model
+from vitattack.checks.items import of_gradient
 from vitattack.diagnostics.diagnose import diagnose
 from vitattack.evaluation.evaluate import evaluate
 from vitattack.models.victim import Victim
@@ -58,7 +58,8 @@ def test_its_head_of_a_file_is_chosen_by_an_argument(victim: Victim, tmp_path: P
 
 
 def test_it_is_checked(victim: Victim, labels: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "LIST", (of_model.determinism, of_model.attention_softmax, of_gradient.fidelity))
+    wanted = ("determinism", "attention softmax", "gradient fidelity")
+    monkeypatch.setattr(checks, "CHECKS", {name: checks.CHECKS[name] for name in wanted})
     monkeypatch.setattr(of_gradient, "POINTS", 4)
     monkeypatch.setattr(checks, "IMAGES", 2)
     monkeypatch.setattr(checks, "ATTACK", SHORT_AUTO)
