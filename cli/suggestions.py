@@ -1,4 +1,4 @@
-"""What the shell may complete a word to: names of what a command takes there, and files where none fits."""
+"""Completions of a word in the shell: names of what a command takes there, and files where none fits."""
 
 from __future__ import annotations
 

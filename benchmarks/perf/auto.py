@@ -251,13 +251,13 @@ def main() -> None:
         rows = [
             r for r in (read_rows(args.rows) if args.rows else [Row(**single)]) if not args.only or r.shown in args.only
         ]
-        print(
-            f"{conditions(args.threads)}\n{attack_text.canonical(args.attack)}, {args.precision}, batch {args.batch_size}"
-        )
         if not args.reference and not args.time:
             raise UsageError("nothing to do: give --reference to compare verdicts, or --time to compare times")
         if args.reference and not args.out:
             raise UsageError("--reference compares stored runs: say with --out where those of auto are kept")
+        print(
+            f"{conditions(args.threads)}\n{attack_text.canonical(args.attack)}, {args.precision}, batch {args.batch_size}"
+        )
         found = [compare(row, args).json() for row in rows] if args.reference else []
         sums = report(found) if found else {}
         times = [timed(row, args) for row in rows] if args.time else []

@@ -28,12 +28,11 @@ def breadth(short: Gradient, k: int) -> AutoStage:
 def one_round(ball: LpBall, steps: int) -> tuple[AutoStage, ...]:
     """APGD on the margin and on cross-entropy; in l1, where length hardly helps, FAB and new starts towards few classes."""
     if ball.norm == "l1":
-        few = min(steps, L1_STEPS)
-        ascents: tuple[Attack, ...] = (
-            fab_t(ball, steps=few, targets=L1_CLASSES),
-            targets(apgd(ball, steps=few, loss=Margin()), k=L1_CLASSES),
+        (boundary, again), few = IN_L1, min(steps, L1_STEPS)
+        return (
+            AutoStage(boundary, fab_t(ball, steps=few, targets=L1_CLASSES)),
+            AutoStage(again, targets(apgd(ball, steps=few, loss=Margin()), k=L1_CLASSES)),
         )
-        return tuple(AutoStage(name, ascent) for name, ascent in zip(IN_L1, ascents, strict=True))
     return (
         AutoStage("apgd margin", apgd(ball, steps=steps, loss=Margin())),
         AutoStage("apgd_ce", apgd_ce(ball, steps=steps)),
