@@ -19,7 +19,7 @@ from vitattack.attacks.auto.report import AssuranceOutcome, auto_report, most_fr
 from vitattack.attacks.autoattack.autoattack import autoattack
 from vitattack.attacks.base import BEYOND, BLIND_SHARE, ROUGH, UNTRUSTED, Assurance
 from vitattack.evaluation.listener import EvaluationListener
-from vitattack.evaluation.second_pass import ESCALATED, PROBED, chosen, next_pass
+from vitattack.evaluation.second_pass import ESCALATED, PROBED, LaterPass, chosen, merged_record, next_pass
 from vitattack.records.job import Job
 from vitattack.records.record import RecordListener, SampleRecord
 from vitattack.records.report_section import Run
@@ -328,6 +328,15 @@ def test_a_random_model_that_errs_on_a_probed_image_by_itself_counts_as_broken_b
     told = auto_report(records)
     assert told.assured is not None and (told.assured.survivors, told.assured.probed, told.assured.fell) == (2, 2, 1)
     assert not any("square" in doubt or "rounds" in doubt for doubt in reported(*records, record(2))[1])
+
+
+@pytest.mark.parametrize(("claimed", "stored"), [(-1, -1), (0, 7), (2, 9)])
+def test_stages_of_a_later_pass_are_numbered_after_the_first_unless_none_claimed_the_sample(
+    claimed: int, stored: int
+) -> None:
+    probe = LaterPass(PROBED, attack_text.build("pgd", LpBall("linf", 0.1)), (0,), 7)
+    found = replace(record(0, "fooled"), evidence={"stage": claimed})
+    assert merged_record(record(0), found, probe).evidence["stage"] == stored
 
 
 def test_who_falls_at_once_leaves_no_ladder() -> None:

@@ -148,7 +148,9 @@ def merged_record(before: SampleRecord, found: SampleRecord, again: LaterPass) -
     if before.index in again.nearest:
         evidence[NEAREST] = True
     if kept is found:
-        evidence |= found.evidence | {"stage": again.first + int(found.evidence["stage"])}
+        stage = int(found.evidence["stage"])
+        # a random model may err before the judge alone: no stage claimed the sample
+        evidence |= found.evidence | {"stage": again.first + stage if stage >= 0 else stage}
         evidence |= {name: value for name, value in before.evidence.items() if name == CLEAN}
     return replace(
         kept,
