@@ -22,16 +22,17 @@ LAYOUTS = {"b h": (0, 1), "h b": (1, 1), "(b h)": (0, HEADS), "(h b)": (0, 1)}
 
 
 class Laid(nn.Module):
-    """Two layers of attention with heads and batch in a given layout."""
+    """Two layers of attention with heads and batch in a given layout; scores of positions alone are those of any image."""
 
-    def __init__(self, layout: str, fused: bool) -> None:
+    def __init__(self, layout: str, fused: bool, of_positions: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layout, self.fused = layout, fused
+        self.layout, self.fused, self.of_positions = layout, fused, of_positions
         self.embed, self.head = nn.Conv2d(3, 8, 8, 8), nn.Linear(8, 4)
         self.qkv = nn.ModuleList([nn.Linear(8, 24), nn.Linear(8, 24)])
         for layer in self.qkv:
             nn.init.normal_(layer.weight)
+        self.positions = nn.Parameter(torch.randn(1, 16, 8))
 
     def laid(self, t: Tensor) -> Tensor:
         t = t.unflatten(-1, (HEADS, 4)).transpose(1, 2)  # (B, h, n, d)
@@ -41,7 +42,8 @@ class Laid(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         t = self.embed(x).flatten(2).transpose(1, 2)
         for layer in self.qkv:
-            q, k, v = (self.laid(part) for part in layer(t).chunk(3, -1))
+            places = layer(self.positions.expand_as(t) if self.of_positions else t)[..., :16]
+            q, k, v = (self.laid(part) for part in torch.cat([places, layer(t)[..., 16:]], -1).chunk(3, -1))
             if self.fused:
                 out = nn.functional.scaled_dot_product_attention(q, k, v)
             else:
@@ -54,8 +56,8 @@ class Laid(nn.Module):
         return logits
 
 
-def victim(layout: str, fused: bool) -> Victim:
-    return Victim(Laid(layout, fused), name=layout, num_classes=4, input_size=32).eval()
+def victim(layout: str, fused: bool, of_positions: bool = False) -> Victim:
+    return Victim(Laid(layout, fused, of_positions), name=layout, num_classes=4, input_size=32).eval()
 
 
 @pytest.mark.parametrize("images", [HEADS, 3])
@@ -77,11 +79,13 @@ def test_the_scale_of_an_image_changes_that_image_alone(layout: str, fused: bool
             assert torch.allclose(scaled[changed], one, atol=1e-5)
 
 
+@pytest.mark.parametrize("of_positions", [False, True])
 @pytest.mark.parametrize("images", [1, HEADS, 3])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_scale_of_a_head_changes_that_head_alone(layout: str, fused: bool, images: int) -> None:
-    model, changed, x = victim(layout, fused), victim(layout, fused), toy_pictures(images)
+def test_the_scale_of_a_head_changes_that_head_alone(layout: str, fused: bool, images: int, of_positions: bool) -> None:
+    model, changed = victim(layout, fused, of_positions), victim(layout, fused, of_positions)
+    x = toy_pictures(images)
     scales = torch.tensor([[0.2, 3.0], [1.0, 0.5]])
     for each in (model.model, changed.model):
         each.num_heads = HEADS  # as modules of attention say it

@@ -48,9 +48,7 @@ def with_head_order(layers: AttentionMap, victim: nn.Module, x: Tensor) -> Atten
     by_hand = bool(layers.by_hand)
     plain, second, first = (_inputs(victim, torch.stack(x), by_hand) for x in ((a, b), (a, c), (c, b)))
     order = {
-        number: _heads_first(
-            layers.layers[number].heads, plain[call].shape[0], _axis(plain[call], first[call], second[call])
-        )
+        number: _heads_first(layers.layers[number].heads, plain[call], _axis(plain[call], first[call], second[call]))
         for call, number in enumerate(layers.calls)
         if number in folded
     }
@@ -59,13 +57,18 @@ def with_head_order(layers: AttentionMap, victim: nn.Module, x: Tensor) -> Atten
     )
 
 
-def _heads_first(heads: int, size: int, images: SampleAxis | None) -> bool | None:
-    """Whether heads lie before two images in a first axis of this size; None if they may as well be windows."""
+def _heads_first(heads: int, scores: Tensor, images: SampleAxis | None) -> bool | None:
+    """Whether heads lie before two images in the first axis of scores; None if they may as well be windows."""
+    size = len(scores)
     if size == heads:
         return False  # alone
-    if images is None or images.axis != 0:
+    if images is None and size == 2 * heads:  # scores that depend on no image come twice
+        behind = torch.allclose(scores[:heads], scores[heads:], atol=1e-6)
+        before = torch.allclose(scores[::2], scores[1::2], atol=1e-6)
+    elif images is not None and images.axis == 0:
+        behind, before = images.inner % heads == 0, size // (2 * images.inner) % heads == 0
+    else:
         return None
-    behind, before = images.inner % heads == 0, size // (2 * images.inner) % heads == 0
     return None if behind == before else before
 
 
