@@ -289,11 +289,19 @@ def test_what_only_measures_also_measures_the_second_pass() -> None:
     assert found.section("auto") is not None
 
 
-def reported(*records: SampleRecord, attack: str = "auto") -> tuple[list[str], list[str]]:
+def reported(*records: SampleRecord, attack: str = "auto", threat: str = JOB.threat) -> tuple[list[str], list[str]]:
     """Notes and doubts of records alone."""
-    job = replace(JOB, attack=attack)
+    job = replace(JOB, attack=attack, threat=threat)
     (told, _) = attack_text.example_attack(attack).attack.report(Run(job, records))
     return list(told.notes), list(told.doubts)
+
+
+def test_survivors_in_l1_are_doubted_unless_autoattack_met_them() -> None:
+    (doubt,) = reported(record(0), threat="l1:12")[1]
+    assert "in l1 auto is no substitute for AutoAttack" in doubt and '"autoattack" --threat l1:12' in doubt
+    met = replace(record(0), evidence={"spent full": 900})
+    fell = replace(record(0, "fooled"), evidence={"stage": 0})
+    assert reported(met, threat="l1:12")[1] == reported(fell, threat="l1:12")[1] == []
 
 
 def test_survivors_that_all_fall_to_the_probe_leave_nobody_to_speak_of() -> None:
