@@ -21,14 +21,15 @@ from vitattack.threats.sparse import L0Ball
 
 
 class Pace(NamedTuple):
-    """Steps of a norm: their first length in sizes of the perturbation, the share that is left at the end, momentum."""
+    """Steps of a norm: their first length in sizes of the perturbation, the share left at the end, momentum, and classes."""
 
     alpha: float
     end: float = 0.01
     momentum: float = 0.0
+    targets: int = 6
 
 
-PACES = {"linf": Pace(2.0), "l2": Pace(2.0), "l1": Pace(3.0), "l0": Pace(10.0, end=0.03, momentum=0.5)}
+PACES = {"linf": Pace(2.0), "l2": Pace(2.0), "l1": Pace(3.0), "l0": Pace(10.0, end=0.03, momentum=0.5, targets=5)}
 SHORTEST = 4  # steps of a round; where a tenth is less, all steps are of the last one
 FASTEST, SLOWEST = 4.0, 0.25  # a radius changes by at most and at least these multiples of gamma
 
@@ -51,7 +52,7 @@ class FMNInRounds(FMN):
     limits first.
     """
 
-    targets: int = 3
+    targets: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,7 +174,7 @@ def fmn(
 ) -> FMN:
     """A small perturbation in any norm: steps on the margin inside a ball that follows the decision boundary.
 
-    First towards each of the `targets` (3) likeliest classes, then on from the nearest success. `alpha` is the first step
+    First towards each of the `targets` likeliest classes (6, in l0 5), then on from the nearest success. `alpha` is the first step
     in sizes of the perturbation, `gamma` the first share by which the ball changes. preset=paper is FMN as published,
     where `alpha` is a length in l2. stop=never goes on for the smallest perturbation.
     """
@@ -181,5 +182,6 @@ def fmn(
         if targets is not None:
             raise UsageError("fmn(preset=paper) has no targets: leave one of the two out")
         return FMN(ball, steps, stop, 1.0 if alpha is None else alpha, gamma)
-    first = PACES[ball.norm].alpha if alpha is None else alpha
-    return FMNInRounds(ball, steps, stop, first, gamma, 3 if targets is None else targets)
+    pace = PACES[ball.norm]
+    alpha, targets = pace.alpha if alpha is None else alpha, pace.targets if targets is None else targets
+    return FMNInRounds(ball, steps, stop, alpha, gamma, targets)
