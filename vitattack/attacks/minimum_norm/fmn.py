@@ -174,9 +174,9 @@ def fmn(
 ) -> FMN:
     """A small perturbation in any norm: steps on the margin inside a ball that follows the decision boundary.
 
-    First towards each of the `targets` likeliest classes (6, in l0 5), then on from the nearest success. `alpha` is the first step
-    in sizes of the perturbation, `gamma` the first share by which the ball changes. preset=paper is FMN as published,
-    where `alpha` is a length in l2. stop=never goes on for the smallest perturbation.
+    First towards each of the `targets` likeliest classes (6, in l0 5), then on from the nearest success. `alpha` is the
+    first step in sizes of the perturbation, `gamma` the first share by which the ball changes. preset=paper is FMN as
+    published, where `alpha` is a length in l2. stop=never goes on for the smallest perturbation.
     """
     if preset == "paper":
         if targets is not None:
