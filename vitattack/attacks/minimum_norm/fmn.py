@@ -29,7 +29,13 @@ class Pace(NamedTuple):
     targets: int = 6
 
 
-PACES = {"linf": Pace(2.0), "l2": Pace(2.0), "l1": Pace(3.0), "l0": Pace(10.0, end=0.03, momentum=0.5, targets=5)}
+PACES = {
+    "linf": Pace(2.0),
+    "l2": Pace(2.0),
+    "l1": Pace(3.0, targets=4),
+    "l0": Pace(10.0, end=0.03, momentum=0.5, targets=4),
+}
+STEPS_PER_CLASS, MOST_CLASSES = 50, 9  # of long runs, which have time for more classes
 SHORTEST = 4  # steps of a round; where a tenth is less, all steps are of the last one
 FASTEST, SLOWEST = 4.0, 0.25  # a radius changes by at most and at least these multiples of gamma
 
@@ -174,14 +180,16 @@ def fmn(
 ) -> FMN:
     """A small perturbation in any norm: steps on the margin inside a ball that follows the decision boundary.
 
-    First towards each of the `targets` likeliest classes (6, in l0 5), then on from the nearest success. `alpha` is the
-    first step in sizes of the perturbation, `gamma` the first share by which the ball changes. preset=paper is FMN as
-    published, where `alpha` is a length in l2. stop=never goes on for the smallest perturbation.
+    First towards each of the `targets` likeliest classes (6, in l1 and l0 4, one in 50 steps of long runs up to 9), then
+    on from the nearest success. `alpha` is the first step in sizes of the perturbation, `gamma` the first share by which
+    the ball changes. preset=paper is FMN as published, where `alpha` is a length in l2. stop=never goes on for the
+    smallest perturbation.
     """
     if preset == "paper":
         if targets is not None:
             raise UsageError("fmn(preset=paper) has no targets: leave one of the two out")
         return FMN(ball, steps, stop, 1.0 if alpha is None else alpha, gamma)
     pace = PACES[ball.norm]
-    alpha, targets = pace.alpha if alpha is None else alpha, pace.targets if targets is None else targets
-    return FMNInRounds(ball, steps, stop, alpha, gamma, targets)
+    if targets is None:
+        targets = min(max(pace.targets, steps // STEPS_PER_CLASS), MOST_CLASSES)
+    return FMNInRounds(ball, steps, stop, pace.alpha if alpha is None else alpha, gamma, targets)
