@@ -126,7 +126,7 @@ class Nothing(Attack):
 
 @dataclass(frozen=True)
 class Through(Wrapper):
-    """An attack through a view with scaled attention, whether or not attention saturates."""
+    """An attack through a view with scaled attention, whether or not attention saturates; on the victim if it has none."""
 
     inner: Attack
     scale: float
@@ -134,4 +134,6 @@ class Through(Wrapper):
     def __call__(self, victim: Attackable, x: Tensor, y: Tensor, *, rng: SampleRng) -> Crafted:
         assert isinstance(victim, Victim)
         layers = attention_layers(victim, victim.grey())
+        if not layers:
+            return self.inner(victim, x, y, rng=rng)
         return self.inner(Rescaled(victim, torch.full((len(layers),), self.scale), layers=layers), x, y, rng=rng)

@@ -60,6 +60,19 @@ def test_variants_differ_from_the_whole_and_from_each_other(script: Script) -> N
     assert before - after == {"targets"}
 
 
+def test_a_model_without_attention_has_no_view_to_be_attacked_through(script: Script, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 4))
+    victim = Victim(linear, name="linear", num_classes=4, input_size=8).eval()
+    x = torch.rand(4, 3, 8, 8)
+    with torch.no_grad():
+        data = from_tensors(x, victim(x).argmax(1))
+    made = {name: script("auto_variants.py").variants(BALL)[name] for name in ("whole", "views whatever the attention")}
+    found = script("auto_ablation.py").run(victim, made, BALL, data, tmp_path)
+    whole, always = ([record.status for record in records] for records in found.values())
+    assert always == whole and "robust" in whole
+
+
 def test_gradients_are_masked(script: Script) -> None:
     mask_gradients, victim = script("masked_gradients.py").mask_gradients, tiny_vit()
     x = toy_pictures(3).requires_grad_()
