@@ -302,6 +302,12 @@ def test_wrong_input_is_one_line() -> None:
         run(tiny_vit(), gradient_images=0)
 
 
+def test_images_of_another_size_are_refused_before_any_pass() -> None:
+    larger = torch.nn.functional.interpolate(X, size=48)
+    with pytest.raises(UsageError, match="images are 48 x 48 px, .* takes 32: .* --transform resize32x32"):
+        diagnose(tiny_vit(), (larger, Y))
+
+
 def test_a_model_that_insists_on_a_dtype() -> None:
     """float32 asked of the softmax alone is no obstacle to the fp64 reference; cast activations are one line."""
 

@@ -199,7 +199,7 @@ def diagnose(
             victim = as_victim(
                 Rescaled(victim, factors), images.read(images.rows[:1])[0].to(place), f"{victim.name} rescaled"
             )
-        compared = images.read(rows_to_compare(images))[0].to(place)
+        compared = read_batch(images, rows_to_compare(images), victim, place)[0]
         varies = recognised(victim, compared, setup.seed, setup.batch_size)
         noise = SampleRng(setup.seed, (0,)).child("diagnosis")
         with frozen(victim), seeded(noise), counting("diagnose", watch) as counter:

@@ -38,9 +38,10 @@ def read_batch(data: DataSet, rows: Sequence[int], victim: Victim, device: torch
     if x.shape[1] != victim.channels:
         raise UsageError(f"images of '{data.text}' have {x.shape[1]} channels, '{victim.name}' takes {victim.channels}")
     if not victim.takes(x.shape[-2:]):
+        height, width = victim.size
         raise UsageError(
             f"images are {x.shape[-2]} x {x.shape[-1]} px, '{victim.name}' takes {victim.size_in_words}: "
-            "choose data of that size, or for folders --transform"
+            f"choose data of that size, or for folders --transform resize{height}x{width}"
         )
     x, nudged = check_pixels(x, f"images of '{data.text}'")
     check_labels(y, victim, f" of '{data.text}'")
