@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from vitattack.cli.main import cli
@@ -306,6 +307,15 @@ def test_images_of_another_size_are_refused_before_any_pass() -> None:
     larger = torch.nn.functional.interpolate(X, size=48)
     with pytest.raises(UsageError, match="images are 48 x 48 px, .* takes 32: .* --transform resize32x32"):
         diagnose(tiny_vit(), (larger, Y))
+
+
+def test_image_files_are_transformed(tmp_path: Path) -> None:
+    for number, picture in enumerate(X):
+        (tmp_path / str(number)).mkdir()
+        image = Image.fromarray((picture * 255).round().byte().movedim(0, -1).numpy()).resize((48, 48))
+        image.save(tmp_path / str(number) / "a.png")
+    found = diagnose(tiny_vit(), f"folder:{tmp_path}", transform="resize32x32", threads=1)
+    assert found.n == 8 and found.data.endswith("@resize32x32")
 
 
 def test_a_model_that_insists_on_a_dtype() -> None:

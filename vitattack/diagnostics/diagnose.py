@@ -177,9 +177,8 @@ def diagnose(
     """
     if gradient_images < 1:
         raise UsageError("gradient_images counts images: use at least 1")
-    setup = replace(setup or Setup(batch_size=BATCH_SIZE), **fields)
-    if data is not None:
-        setup = replace(setup, data=data)
+    setup = setup or Setup(batch_size=BATCH_SIZE)
+    setup = replace(setup, data=setup.data if data is None else data, **fields)
     place = _with_doubles(resolve_device(setup.device, model), setup.device, model)
     with numerics(setup.cores):
         if isinstance(model, str):
