@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.attacks.minimum_norm.test_min_norm import boxed, run, smallest
 from tests.conftest import tiny_vit, toy_pictures
 from vitattack.attacks import attack_text
+from vitattack.attacks.minimum_norm.fmn import FMNInRounds
 from vitattack.attacks.price import PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.models.passes import counting_passes
@@ -143,6 +144,12 @@ def test_the_boundary_to_a_less_likely_class_is_found_where_it_is_nearer(norm: s
     assert (evidence["distance"] <= best * 1.02).all()
     _, single = run("fmn(steps=60, targets=1, stop=never)", victim, WIDE[norm], x, y)
     assert (single["distance"] > 1.2 * best).all()
+
+
+@pytest.mark.parametrize(("steps", "classes"), [(100, (6, 6, 4, 4)), (300, (6, 6, 6, 6)), (1000, (9, 9, 9, 9))])
+def test_long_runs_of_fmn_look_towards_more_classes(steps: int, classes: tuple[int, ...]) -> None:
+    built = (attack_text.build(f"fmn(steps={steps})", WIDE[norm]) for norm in ("linf", "l2", "l1", "l0"))
+    assert tuple(attack.targets for attack in built if isinstance(attack, FMNInRounds)) == classes
 
 
 def test_there_are_no_more_rounds_than_wrong_classes() -> None:
