@@ -60,6 +60,9 @@ def test_other_data_and_models_of_other_classes_are_refused(tmp_path: Path) -> N
         analyze("imagenet-a", "tiny-vit", data_dir=tmp_path, threads=1)
     with pytest.raises(UsageError, match="no --data-dir is given"):
         analyze("imagenet-r", "tiny-vit", threads=1)
+    # a transform of its image files is no fault
+    with pytest.raises(UsageError, match="no --data-dir is given"):
+        analyze("imagenet-a", "tiny-vit", transform="resize32x32", threads=1)
 
 
 def test_shape_bias_and_shape_accuracy_are_two_things() -> None:

@@ -47,10 +47,11 @@ def analyze(
     """
     several = tuple(models) if isinstance(models, list | tuple) else (models,)
     own = {key: value for key, value in given.items() if key not in SETUP}
-    setup = replace(setup or Setup(), **{key: value for key, value in given.items() if key in SETUP})
-    kind = ANALYSES[name]
-    if kind.data is not None and setup.data == Setup().data:
-        setup = replace(setup, data=kind.data)
+    fields = {key: value for key, value in given.items() if key in SETUP}
+    kind, setup = ANALYSES[name], setup or Setup()
+    if kind.data is not None and fields.get("data", setup.data) == Setup().data:
+        fields["data"] = kind.data
+    setup = replace(setup, **fields)
     if isinstance(setup.data, str) and not setup.data.endswith("]") and setup.limit is None:
         setup = replace(setup, limit=kind.images)
     for key in own:
