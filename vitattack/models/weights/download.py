@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import email.utils
 import http.client
-import json
 import re
 import socket
 import ssl
 import time
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -19,18 +17,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vitattack.core.errors import UsageError, VitattackError
-from vitattack.core.files import no_pipe
 from vitattack.core.words import printable
 from vitattack.models.weights.file_kind import looks_like
 from vitattack.models.weights.pace import PacedBody, PacedHTTP, PacedHTTPS, TooSlow
+from vitattack.models.weights.part_file import CHUNK, PartFile, PartWriter
 from vitattack.models.weights.sources import LOOPBACK, safe_address
 from vitattack.models.weights.web_page import WebPage, drive_confirmation
 
 TRIES = 5  # in a row without progress
 LONGEST_WAIT = 60.0  # seconds; if a host asks for more, the next mirror is tried
 TIMEOUT = 30.0
-CHUNK = 1 << 20
-UNNOTED = 8 << 20  # bytes after which the checksum of a part is noted: what a kill costs
 FIRST = 4096  # bytes that tell a web page from a file
 LARGEST = 64 << 30
 LARGEST_PAGE = 1 << 18
@@ -43,6 +39,7 @@ REASONS = {
     429: "has answered too many requests",
 }
 sleep = time.sleep
+Progress = Callable[[int, int | None], None]  # bytes so far, and in all if the host says
 
 
 class DownloadFailed(VitattackError):
@@ -85,32 +82,28 @@ def download(
     *,
     size: int | None = None,
     pinned: bool = False,
-    progress: Callable[[int, int | None], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> None:
     """Download `url` into the file `part`, resuming where an earlier call stopped.
 
     A part of an earlier process is resumed if the hash of the whole is `pinned`; otherwise as far as its checksum was noted,
     and if the host can confirm that its file is unchanged.
     """
-    state = part.with_name(part.name + ".json")
+    kept = PartFile(part)
     left, confirmed, own_part = TRIES, False, False
     while True:
-        have = part.stat().st_size if part.is_file() else 0
-        known = _read(state) if have else {}
-        if have and not (pinned or own_part):
-            have = _cut_to_noted(part, known) if known.get("validator") else 0
-            if not have:
-                part.unlink()
-        own_part = True
+        if not (pinned or own_part):
+            kept.cut_to_noted()
+        own_part, have = True, kept.size
         try:
-            _try_once(url, part, state, have, known, size, progress)
+            _try_once(url, kept, size, progress)
         except WebPage as page:
             follow = None if confirmed else drive_confirmation(url, page.text)
             if follow is None:
                 raise DownloadFailed(f"{_host(url)} sent {page.meaning} instead of the file") from None
             url, confirmed = follow, True
         except _Interrupted as cut:
-            gained = not cut.slow and part.is_file() and part.stat().st_size > have
+            gained = not cut.slow and kept.size > have
             left = TRIES if gained else left - 1
             wait = cut.wait if cut.wait is not None else float(2 ** (TRIES - left - 1)) if not gained else 0.0
             if wait > LONGEST_WAIT:
@@ -119,31 +112,23 @@ def download(
                 raise DownloadFailed(f"{_host(url)} {cut}, {TRIES} times in a row") from None
             sleep(wait)
         else:
-            state.unlink(missing_ok=True)
+            kept.finish()
             return
 
 
-def _try_once(
-    url: str,
-    part: Path,
-    state: Path,
-    have: int,
-    known: dict[str, Any],
-    size: int | None,
-    progress: Callable[[int, int | None], None],
-) -> None:
+def _try_once(url: str, part: PartFile, size: int | None, progress: Progress) -> None:
     headers = {"User-Agent": f"vitattack/{version('vitattack')}", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-        if known.get("validator"):
-            headers["If-Range"] = known["validator"]
+    if part.size:
+        headers["Range"] = f"bytes={part.size}-"
+        if part.validator:
+            headers["If-Range"] = part.validator
     try:
         with _opener(url).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:  # noqa: S310
-            _write_body(answer, part, state, have, known, size, progress)
+            _write_body(answer, part, size, progress)
     except urllib.error.HTTPError as error:
         with error:  # it holds the connection
-            if error.code == 416 and have:  # the part is not one of this file, or all of it: ask for the whole
-                part.unlink()
+            if error.code == 416 and part.size:  # the part is not one of this file, or all of it: ask for the whole
+                part.remove()
                 raise _Interrupted("does not have the part that was asked for", 0.0) from None
             reason = REASONS.get(error.code, "cannot give the file")
             if error.code in TRANSIENT:
@@ -173,88 +158,49 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_Redirects, PacedHTTP, PacedHTTPS, *local)
 
 
-def _write_body(
-    answer: Any,
-    part: Path,
-    state: Path,
-    have: int,
-    known: dict[str, Any],
-    size: int | None,
-    progress: Callable[[int, int | None], None],
-) -> None:
+def _write_body(answer: Any, part: PartFile, size: int | None, progress: Progress) -> None:
     """Write the body of an answer: appended if the host resumes, from the start if it does not."""
     length = answer.headers.get("Content-Length")
     body = int(length) if length and length.isdecimal() and len(length) < 20 else None
     resumed = answer.status == 206
     if resumed:
         span = re.fullmatch(r"bytes (\d{1,19})-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
-        if span is None or int(span[1]) != have:
-            part.unlink(missing_ok=True)
+        if span is None or int(span[1]) != part.size:
+            part.remove()
             raise _Interrupted("sends another part than was asked for")
-    done = have if resumed else 0
-    total = done + body if body is not None else None
+    start = part.size if resumed else 0
+    total = start + body if body is not None else None
     sent = PacedBody(answer)
     chunk = sent.read_up_to(FIRST)
     kind, content_type = looks_like(chunk), answer.headers.get("Content-Type", "")
     if not resumed and (
         kind == "a web page" or ("text/html" in content_type and kind not in ("safetensors", "zip", "pickle"))
     ):
-        part.unlink(missing_ok=True)
+        part.remove()
         raise WebPage((chunk + sent.read_up_to(LARGEST_PAGE - FIRST)).decode("utf-8", "replace"))
     if total is not None and size is not None and total != size:
         raise DownloadFailed(f"{_host(answer.url)} has {total:,} bytes, and the zoo says {size:,}: it is another file")
-    validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-    note = {"validator": known.get("validator") if resumed else "" if validator.startswith("W/") else validator}
-    crc, noted = _checksum(part, done), done
-    _write_note(state, note, done, crc)
     limit = min(LARGEST, size or LARGEST)
-    with part.open("ab" if resumed else "wb") as stream:
-        try:
-            while chunk:
-                if done + len(chunk) > limit:
-                    stream.truncate(0)
-                    raise DownloadFailed(f"{_host(answer.url)} sends more than {limit:,} bytes: it is another file")
-                stream.write(chunk)
-                done, crc = done + len(chunk), zlib.crc32(chunk, crc)
-                progress(done, total)
-                if done - noted >= UNNOTED:
-                    stream.flush()
-                    _write_note(state, note, done, crc)
-                    noted = done
-                try:
-                    chunk = sent.read(CHUNK)
-                except http.client.IncompleteRead as error:
-                    stream.write(error.partial)
-                    done, crc = done + len(error.partial), zlib.crc32(error.partial, crc)
-                    raise
-        finally:
-            _write_note(state, note, done, crc)
-    if total is not None and done < total:
+    with PartWriter(part, start, part.validator if resumed else _validator(answer.headers)) as writer:
+        while chunk:
+            if writer.done + len(chunk) > limit:
+                writer.empty()
+                raise DownloadFailed(f"{_host(answer.url)} sends more than {limit:,} bytes: it is another file")
+            writer.write(chunk)
+            progress(writer.done, total)
+            try:
+                chunk = sent.read(CHUNK)
+            except http.client.IncompleteRead as error:
+                writer.write(error.partial)
+                raise
+    if total is not None and writer.done < total:
         raise _Interrupted("broke off")
 
 
-def _write_note(state: Path, note: dict[str, Any], size: int, crc: int) -> None:
-    state.write_text(json.dumps({**note, "bytes": size, "crc": crc}))
-
-
-def _cut_to_noted(part: Path, known: dict[str, Any]) -> int:
-    """Cut a part to the bytes that its note vouches for; returns how many they are, 0 if they are others by now."""
-    size = known.get("bytes")
-    if type(size) is not int or not 0 < size <= part.stat().st_size or _checksum(part, size) != known.get("crc"):
-        return 0
-    with part.open("r+b") as stream:
-        stream.truncate(size)
-    return size
-
-
-def _checksum(part: Path, size: int) -> int:
-    """The checksum of the first bytes of a file."""
-    crc = 0
-    if size:
-        with part.open("rb") as stream:
-            while size and (chunk := stream.read(min(size, CHUNK))):
-                size, crc = size - len(chunk), zlib.crc32(chunk, crc)
-    return crc
+def _validator(headers: Any) -> str:
+    """What the host calls this version of the file; a weak tag does not say that its bytes are the same."""
+    validator: str = headers.get("ETag") or headers.get("Last-Modified") or ""
+    return "" if validator.startswith("W/") else validator
 
 
 def _retry_after(text: str | None) -> float | None:
@@ -267,14 +213,6 @@ def _retry_after(text: str | None) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(no_pipe(path).read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _host(url: str) -> str:
