@@ -21,6 +21,7 @@ from vitattack.attacks.auto.model_checks import AGREEMENT, agreement, attention
 from vitattack.attacks.auto.numbering import NAMES, STAGES, TAIL
 from vitattack.attacks.base import ROUGH, Attack, Crafted, blank_evidence, blank_search
 from vitattack.attacks.gradient.fidelity import FORWARDS
+from vitattack.attacks.price import PriceQuery
 from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.models.architectures.small import SMALL
@@ -104,7 +105,7 @@ def test_hard_rounds_stay_with_the_nearest_until_one_of_them_broke_somebody() ->
 
 
 def rounds_that_break(
-    turns: tuple[int, ...], *, saturated: bool = False
+    turns: tuple[int, ...], *, saturated: bool = False, ball: LpBall = BALL
 ) -> tuple[list[tuple[int, ...]], Mapping[str, Tensor]]:
     """Who was asked in each round, and the evidence, with a planted stage that breaks the nearest image in some rounds."""
     victim, x, y = levels(64)
@@ -123,7 +124,7 @@ def rounds_that_break(
 
     asked: list[tuple[int, ...]] = []
     planted = (AutoStage("apgd_ce", Planted()),)
-    attack = replace(built("auto"), **{"hard" if saturated else "rounds": planted}, chunk=1000)
+    attack = replace(built("auto", ball), **{"hard" if saturated else "rounds": planted}, chunk=1000)
     with pytest.MonkeyPatch.context() as patch:
         if saturated:
             patch.setattr(model_checks, "attention", lambda victim, x: ((), True))
@@ -169,6 +170,23 @@ def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(
     assert {r.status for r in whole.records} == {"robust", "fooled"}
     other = evaluate(Pair(), "auto(long=6)", batch_size=17, **settings).results[0]
     assert [r.status for r in other.records] == [r.status for r in whole.records]
+
+
+def test_in_l1_one_long_round_is_for_the_nearest_and_its_success_is_no_news() -> None:
+    ball = L1Ball("l1", 0.5)
+    asked, evidence = rounds_that_break((1,), ball=ball)
+    assert asked == [tuple(range(53, 64))] and int(evidence["round"][63]) == 1 and ROUGH not in evidence
+    again = "targets(apgd(steps=100, loss=margin), k=5)"
+    (stage,) = built("auto", ball).rounds
+    assert stage.price(PriceQuery(10, ball)) == attack_text.build(again, ball).price(PriceQuery(10, ball)).victim
+
+
+@pytest.mark.parametrize("passes", [300, 1000, 4000])
+def test_a_budget_in_l1_is_spent_on_rounds_that_it_can_pay_for(passes: int) -> None:
+    victim, x, y = levels(12)
+    records = evaluate(victim, f"auto(passes={passes})", threat="l1:0.5", data=(x, y), threads=1).results[0].records
+    spent = [r.forwards + r.backwards for r in records if r.status == "robust"]
+    assert spent and max(spent) <= passes and min(spent) > 0.55 * passes
 
 
 @pytest.mark.parametrize("passes", [107, 150, 250, 403])

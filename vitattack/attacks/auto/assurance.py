@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitattack.attacks.auto.composition import long_runs
+from vitattack.attacks.auto.composition import last_runs, long_runs
 from vitattack.attacks.auto.numbering import FULL, PROBE, QUERIES, STEPS
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, autoattack
 from vitattack.attacks.base import Assurance
@@ -17,7 +17,7 @@ def assurance(ball: LpBall, first: int) -> Assurance:
     """Assurance of an attack whose own stages have numbers below `first`.
 
     The probe first uses logits alone, then gradients of cross-entropy and of the margin. AutoAttack is followed by the
-    long runs that near ties get: the plain margin breaks what the ratio of differences leaves, and the other way round.
+    long runs that near ties get, since the plain margin breaks what the ratio of differences leaves, and by longer ones.
     """
     probe = Stages(
         (square(ball, queries=QUERIES), apgd_ce(ball, steps=STEPS), apgd(ball, steps=STEPS, loss=Margin())), fresh=True
@@ -26,5 +26,5 @@ def assurance(ball: LpBall, first: int) -> Assurance:
         probe.price(PriceQuery(classes=2, threat=ball)).victim
     )  # it does not depend on the number of classes
     whole = autoattack(ball)
-    full = Stages((*whole.parts, long_runs(ball)), names=FULL)
+    full = Stages((*whole.parts, long_runs(ball), last_runs(ball)), names=FULL)
     return Assurance(probe, full, int(price.total), first, first + len(PROBE))

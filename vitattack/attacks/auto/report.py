@@ -9,11 +9,11 @@ from typing import Any
 
 from vitattack.attacks.auto.composition import TIE_CLASSES, TIE_STEPS, TIED
 from vitattack.attacks.auto.numbering import (
+    AGAIN,
     ALL,
     BLACK_BOX,
     BLIND,
     DETOUR,
-    IN_L1,
     MOST,
     NAMES,
     PROBE,
@@ -295,6 +295,6 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
         if late:
             yield f"{late} samples fell to the last quarter of the budget: next: a larger one, or --until converged"
     elif not converges and any(
-        stage in (*NAMES, *IN_L1) and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
+        stage in (*NAMES, AGAIN) and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
     ):
         yield f"the last of {MOST} rounds still broke samples; {next_run('auto(until=converged)')}"
