@@ -172,13 +172,12 @@ def test_the_block_is_what_resumes_and_no_shard_or_chunk_changes_a_record(
     assert [r.status for r in other.records] == [r.status for r in whole.records]
 
 
-def test_in_l1_one_long_round_is_for_the_nearest_and_its_success_is_no_news() -> None:
+def test_in_l1_one_longer_round_is_for_the_nearest_third_and_its_success_is_no_news() -> None:
     ball = L1Ball("l1", 0.5)
     asked, evidence = rounds_that_break((1,), ball=ball)
-    assert asked == [tuple(range(53, 64))] and int(evidence["round"][63]) == 1 and ROUGH not in evidence
-    again = "targets(apgd(steps=100, loss=margin), k=5)"
-    (stage,) = built("auto", ball).rounds
-    assert stage.price(PriceQuery(10, ball)) == attack_text.build(again, ball).price(PriceQuery(10, ball)).victim
+    assert asked == [tuple(range(43, 64))] and int(evidence["round"][63]) == 1 and ROUGH not in evidence
+    (margin, cross_entropy), query = built("auto", ball).rounds, PriceQuery(10, ball)
+    assert margin.price(query) == cross_entropy.price(query) == attack_text.build("apgd_ce", ball).price(query).victim
 
 
 @pytest.mark.parametrize("passes", [300, 1000, 4000])

@@ -21,7 +21,7 @@ from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhead
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
 from vitattack.attacks.auto.composition import CHUNK, TIED, breadth, one_round, tie_breaker
-from vitattack.attacks.auto.numbering import AGAIN, ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
+from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.auto.short import short_ascent
 from vitattack.attacks.autoattack.autoattack import targets
@@ -52,7 +52,8 @@ from vitattack.threats.lp import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked against each other: the unit of resume and of sharding
 OPENING, OPENING_IN_L1 = (10, 9), (20, 5)  # steps, and classes
-SHARE_IN_L1, LEAST_IN_L1 = 1 / 6, 4  # of the survivors, in the one round
+LONG, LONG_IN_L1 = 50, 100  # steps of a run in a round
+SHARE_IN_L1 = 1 / 3  # of the survivors, in its one round
 SCALE = 0.3  # of the attention scores, in the view
 LOOKS = 2  # forwards of the block's first image before any stage
 FEWEST = 5  # steps towards each class, where more would take over a quarter of a budget
@@ -255,22 +256,24 @@ def auto(
     *,
     steps: int | None = None,
     k: int | None = None,
-    long: int = 50,
+    long: int | None = None,
     passes: int | None = None,
     until: Literal["converged"] | None = None,
 ) -> Auto:
     """AutoAttack's verdict at a fraction of its cost: short runs towards nine classes, then long ones while they pay.
 
     `steps` margin steps from a corner of the ball towards each of `k` classes, 10 towards 9 (in l1 20 of APGD towards 5); then
-    rounds of APGD, `long` steps on the margin and on cross-entropy, on the quarter nearest to the boundary, and on all
-    samples once a round breaks any. Where attention saturates they are twice as long, and a view with scaled scores joins
-    them. Near ties get 100 steps towards each of five classes, in l1 the nearest sixth in place of rounds. `passes` is a
-    budget per sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all samples
-    until one breaks none.
+    rounds of APGD, `long` steps on the margin and on cross-entropy (50; in l1 100 without a budget), on the quarter nearest
+    to the boundary (in l1 the third), and on all samples once a round breaks any (not in l1). Where attention saturates they
+    are twice as long, and a view with scaled scores joins them. Near ties get 100 steps towards each of five classes.
+    `passes` is a budget per sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all
+    samples until one breaks none.
     """
     in_l1 = ball.norm == "l1"
     usual_steps, usual_k = OPENING_IN_L1 if in_l1 else OPENING
     steps, k = usual_steps if steps is None else steps, usual_k if k is None else k
+    if long is None:
+        long = LONG_IN_L1 if in_l1 and passes is None else LONG
     if passes is not None:
         steps = next(
             (n for n in range(steps, FEWEST, -1) if breadth(short_ascent(ball, n), k).dearest(ball) <= passes // 4),
@@ -279,13 +282,10 @@ def auto(
     short = short_ascent(ball, steps)
 
     first = breadth(short, k)
-    rounds = one_round(ball, long)
-    if in_l1 and passes is not None and rounds[0].dearest(ball) > passes // 2:
-        rounds = (first._replace(name=AGAIN),)
     attack = Auto(
         ball,
         (first,),
-        rounds,
+        one_round(ball, long),
         (AutoStage("view", replace(short, steps=20), SCALE), *one_round(ball, 2 * long)),
         AutoStage(TAIL, replace(short, steps=4)),
         AutoStage(DETOUR, targets(short, k=k), detour=True),
@@ -294,8 +294,8 @@ def auto(
         passes=passes,
         until=until,
     )
-    if in_l1:  # long rounds for few, and once
-        attack = replace(attack, share=SHARE_IN_L1, least=LEAST_IN_L1, most=1)
+    if in_l1:  # longer rounds for more, and once
+        attack = replace(attack, share=SHARE_IN_L1, most=1)
     assert set(attack.names) <= set(ALL)
     attack.check_budget(first.dearest(ball) + LOOKS)
     return attack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitattack.attacks.auto.auto_stage import AutoStage
-from vitattack.attacks.auto.numbering import AGAIN, TIES
+from vitattack.attacks.auto.numbering import TIES
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Attack
 from vitattack.attacks.compose import Stages
@@ -25,9 +25,7 @@ def breadth(short: Gradient, k: int) -> AutoStage:
 
 
 def one_round(ball: LpBall, steps: int) -> tuple[AutoStage, ...]:
-    """APGD on the margin and on cross-entropy; in l1, where only length and breadth at once help, long runs."""
-    if ball.norm == "l1":
-        return (AutoStage(AGAIN, long_runs(ball)),)
+    """APGD on the margin and on cross-entropy."""
     return (
         AutoStage("apgd margin", apgd(ball, steps=steps, loss=Margin())),
         AutoStage("apgd_ce", apgd_ce(ball, steps=steps)),

@@ -9,7 +9,6 @@ from typing import Any
 
 from vitattack.attacks.auto.composition import TIE_CLASSES, TIE_STEPS, TIED
 from vitattack.attacks.auto.numbering import (
-    AGAIN,
     ALL,
     BLACK_BOX,
     BLIND,
@@ -30,7 +29,7 @@ from vitattack.records.report_section import Run, Section
 from vitattack.records.result import label
 
 FRAGILE = 0.02  # of the survivors; the assurance says how likely its draw meets none of them, if so many are fragile
-MISSED_IN_L1 = "2 of 155 images"  # measured: docs/auto.md
+MISSED_IN_L1 = "8 of 616 images"  # measured: docs/auto.md
 # Passes at which survivors are counted; among them one short ascent, the price of PMA, AttackBench's cap, and AutoAttack's.
 LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)
 
@@ -295,6 +294,6 @@ def auto_doubts(run: Run, report: AutoReport, *, budget: int | None, converges: 
         if late:
             yield f"{late} samples fell to the last quarter of the budget: next: a larger one, or --until converged"
     elif not converges and any(
-        stage in (*NAMES, AGAIN) and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
+        stage in NAMES and int(r.evidence.get("round", 0)) % (MOST + 1) == MOST for stage, r in fooled
     ):
         yield f"the last of {MOST} rounds still broke samples; {next_run('auto(until=converged)')}"
