@@ -105,7 +105,7 @@ def test_hard_rounds_stay_with_the_nearest_until_one_of_them_broke_somebody() ->
 
 
 def rounds_that_break(
-    turns: tuple[int, ...], *, saturated: bool = False, ball: LpBall = BALL
+    turns: tuple[int, ...], *, saturated: bool = False, ball: LpBall = BALL, text: str = "auto"
 ) -> tuple[list[tuple[int, ...]], Mapping[str, Tensor]]:
     """Who was asked in each round, and the evidence, with a planted stage that breaks the nearest image in some rounds."""
     victim, x, y = levels(64)
@@ -124,7 +124,7 @@ def rounds_that_break(
 
     asked: list[tuple[int, ...]] = []
     planted = (AutoStage("apgd_ce", Planted()),)
-    attack = replace(built("auto", ball), **{"hard" if saturated else "rounds": planted}, chunk=1000)
+    attack = replace(built(text, ball), **{"hard" if saturated else "rounds": planted}, chunk=1000)
     with pytest.MonkeyPatch.context() as patch:
         if saturated:
             patch.setattr(model_checks, "attention", lambda victim, x: ((), True))
@@ -176,6 +176,10 @@ def test_in_l1_one_longer_round_is_for_the_nearest_third_and_its_success_is_no_n
     ball = L1Ball("l1", 0.5)
     asked, evidence = rounds_that_break((1,), ball=ball)
     assert asked == [tuple(range(43, 64))] and int(evidence["round"][63]) == 1 and ROUGH not in evidence
+    asked, evidence = rounds_that_break((1,), ball=ball, text="auto(until=converged)")
+    assert len(asked) == 2 and bool(evidence[ROUGH].all())  # here rounds do repeat
+    asked, evidence = rounds_that_break((1,), ball=ball, saturated=True)
+    assert asked == [tuple(range(43, 64)), tuple(range(63)), tuple(range(63))] and bool(evidence[ROUGH].all())
     (margin, cross_entropy), query = built("auto", ball).rounds, PriceQuery(10, ball)
     assert margin.price(query) == cross_entropy.price(query) == attack_text.build("apgd_ce", ball).price(query).victim
 

@@ -53,7 +53,7 @@ from vitattack.threats.lp import LpBall
 BLOCK = 256  # consecutive samples that are ranked against each other: the unit of resume and of sharding
 OPENING, OPENING_IN_L1 = (10, 9), (20, 5)  # steps, and classes
 LONG, LONG_IN_L1 = 50, 100  # steps of a run in a round
-SHARE_IN_L1 = 1 / 3  # of the survivors, in its one round
+SHARE, SHARE_IN_L1 = 1 / 4, 1 / 3  # of the survivors: those that count as the nearest
 SCALE = 0.3  # of the attention scores, in the view
 LOOKS = 2  # forwards of the block's first image before any stage
 FEWEST = 5  # steps towards each class, where more would take over a quarter of a budget
@@ -68,9 +68,9 @@ class Auto(InBall):
     assurance probes more of the nearest. Survivors so near to the boundary that another seed might break them get `ties`.
 
     If attention saturates on the first images of the block, so that gradients mislead, rounds are the `hard` ones and end
-    after two without a success. There are at most `most` rounds. With a budget of `passes` per sample, rounds run on all
-    samples until it is spent; with `until`, until one breaks none. With `half` the search runs in bfloat16 where gradients
-    agree, the plain victim confirms every success, and `tail` attacks the survivors in float32.
+    after two without a success. There are at most `most` rounds, or MOST hard ones. With a budget of `passes` per sample,
+    rounds run on all samples until it is spent; with `until`, until one breaks none. With `half` the search runs in bfloat16
+    where gradients agree, the plain victim confirms every success, and `tail` attacks the survivors in float32.
     """
 
     ball: LpBall
@@ -81,7 +81,7 @@ class Auto(InBall):
     detour: AutoStage
     black_box: AutoStage
     ties: AutoStage
-    share: float = 0.25
+    share: float = SHARE
     least: int = 8
     most: int = MOST
     chunk: int = CHUNK
@@ -213,7 +213,7 @@ class Auto(InBall):
 
     def _search(self, block: SampleBlock, *, again: bool = False) -> None:
         """Run the opening and the rounds; a second search numbers its rounds onwards and so draws other noise."""
-        before = self.most + 1 if again else 0
+        before = MOST + 1 if again else 0
         if not block.lost:
             block.run(self.opening, block.survivors(), before)
         rounds, enough = (self.hard, 2) if block.saturated else (self.rounds, 1)
@@ -223,15 +223,16 @@ class Auto(InBall):
             rounds = (detour, *rounds) if block.trusted else (detour,)
         idle, broke = 0, 0  # consecutive rounds without a success; samples that rounds broke
         on_all = self.passes is not None or self.until is not None
+        most = MOST if block.saturated else self.most
         # unlimited rounds end, too: with the budget, or with the first round that breaks none
-        for turn in count(before + 1) if on_all else range(before + 1, before + 1 + self.most):
+        for turn in count(before + 1) if on_all else range(before + 1, before + 1 + most):
             rows = block.survivors() if on_all or broke else self._nearest(block, self.least)
             spent = block.spent
             fell = block.run(rounds, rows, turn)
             idle, broke = 0 if fell else idle + 1, broke + fell
             if block.spent == spent or (idle == enough and (self.until or not self.passes)):
                 break
-        if broke and block.detour is None and self.most > 1:  # a single round repeats nothing
+        if broke and block.detour is None and (on_all or most > 1):  # a single round often breaks some
             block.evidence[ROUGH] = torch.ones_like(block.evidence["fooled"])
         if not block.trusted:
             self._without_gradients(block, before)
@@ -291,11 +292,11 @@ def auto(
         AutoStage(DETOUR, targets(short, k=k), detour=True),
         AutoStage(BLACK_BOX, square(ball, queries=QUERIES)),
         tie_breaker(ball),
+        share=SHARE_IN_L1 if in_l1 else SHARE,
+        most=1 if in_l1 else MOST,  # its one round is twice as long
         passes=passes,
         until=until,
     )
-    if in_l1:  # longer rounds for more, and once
-        attack = replace(attack, share=SHARE_IN_L1, most=1)
     assert set(attack.names) <= set(ALL)
     attack.check_budget(first.dearest(ball) + LOOKS)
     return attack

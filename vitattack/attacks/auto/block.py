@@ -175,7 +175,7 @@ class SampleBlock:
         own.setdefault(name, torch.zeros_like(own["forwards"]))
         own[name][rows] += cost["forwards"] + cost["backwards"]
         # blind means that no stage had a gradient; `ce_flat`, that cross-entropy had none
-        if stage.name not in LOGITS_ONLY and "zero_grad" in crafted:  # FAB records neither
+        if stage.name not in LOGITS_ONLY and "zero_grad" in crafted:  # some attacks record neither
             flat = crafted["zero_grad"]
             own["zero_grad"][rows] = flat if number == 0 else own["zero_grad"][rows] & flat
             if stage.name == "apgd_ce":

@@ -1,4 +1,4 @@
-"""The stages that `auto` is composed of: its opening, a round, and the runs that settle near ties, in each norm."""
+"""What `auto` is composed of: its opening, a round, the runs for near ties, and those after AutoAttack."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def long_runs(ball: LpBall, steps: int = TIE_STEPS, classes: int = TIE_CLASSES) 
 
 
 def last_runs(ball: LpBall) -> Attack:
-    """Runs three times as long towards fewer classes, from several starts: what breaks more when nothing else does."""
+    """Runs three times as long towards fewer classes, each from a start of its own."""
     return Stages((long_runs(ball, LAST_STEPS, LAST_CLASSES),) * LAST_RUNS, fresh=True)
 
 

@@ -17,12 +17,12 @@ UNNOTED = 8 << 20  # bytes after which the checksum of a part is noted: what a k
 class PartFile:
     """A file with the first bytes of a download; its note vouches for some of them by their checksum.
 
-    `validator` is what the host calls the file that they are from, empty if it did not say.
+    `validator` is what the host calls this version of its file, empty if it did not say.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.note = path.with_name(path.name + ".json")
+        self.note_path = path.with_name(path.name + ".json")
 
     @property
     def size(self) -> int:
@@ -50,25 +50,25 @@ class PartFile:
 
     def finish(self) -> None:
         """Remove the note of a file that is whole."""
-        self.note.unlink(missing_ok=True)
+        self.note_path.unlink(missing_ok=True)
 
     def _read_note(self) -> dict[str, Any]:
         try:
-            content = json.loads(no_pipe(self.note).read_text())
+            content = json.loads(no_pipe(self.note_path).read_text())
         except (OSError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
 
 
 class PartWriter:
-    """Writes on behind the first `done` bytes of a part, and notes now and then how many are there."""
+    """Appends to the first `done` bytes of a part, and notes now and then how many are there."""
 
     def __init__(self, part: PartFile, done: int, validator: str) -> None:
         self.part, self.done, self.validator = part, done, validator
         self._crc, self._noted = _checksum(part.path, done), done
-        self._write_note()
 
     def __enter__(self) -> PartWriter:
+        self._write_note()
         self._stream = self.part.path.open("ab" if self.done else "wb")
         return self
 
@@ -88,9 +88,10 @@ class PartWriter:
     def empty(self) -> None:
         """Throw away what was written and what was there before."""
         self._stream.truncate(0)
+        self.done, self._crc = 0, 0
 
     def _write_note(self) -> None:
-        self.part.note.write_text(json.dumps({"validator": self.validator, "bytes": self.done, "crc": self._crc}))
+        self.part.note_path.write_text(json.dumps({"validator": self.validator, "bytes": self.done, "crc": self._crc}))
         self._noted = self.done
 
 
