@@ -20,7 +20,7 @@ from vitattack.attacks.auto import model_checks
 from vitattack.attacks.auto.assurance import assurance
 from vitattack.attacks.auto.auto_stage import STAGE_OVERHEAD, AutoStage, overhead
 from vitattack.attacks.auto.block import BlockSettings, SampleBlock
-from vitattack.attacks.auto.composition import CHUNK, TIED, breadth, one_round, tie_breaker
+from vitattack.attacks.auto.composition import CHUNK, TIED, USUAL, USUAL_IN_L1, breadth, one_round, tie_breaker
 from vitattack.attacks.auto.numbering import ALL, BLACK_BOX, DETOUR, MOST, NAMES, QUERIES, SELDOM, TAIL
 from vitattack.attacks.auto.report import ran, report_sections
 from vitattack.attacks.auto.short import short_ascent
@@ -51,9 +51,6 @@ from vitattack.records.report_section import Run, Section
 from vitattack.threats.lp import LpBall
 
 BLOCK = 256  # consecutive samples that are ranked against each other: the unit of resume and of sharding
-OPENING, OPENING_IN_L1 = (10, 9), (20, 5)  # steps, and classes
-LONG, LONG_IN_L1 = 50, 100  # steps of a run in a round
-SHARE, SHARE_IN_L1 = 1 / 4, 1 / 3  # of the survivors: those that count as the nearest
 SCALE = 0.3  # of the attention scores, in the view
 LOOKS = 2  # forwards of the block's first image before any stage
 FEWEST = 5  # steps towards each class, where more would take over a quarter of a budget
@@ -81,9 +78,9 @@ class Auto(InBall):
     detour: AutoStage
     black_box: AutoStage
     ties: AutoStage
-    share: float = SHARE
+    share: float = USUAL.share
     least: int = 8
-    most: int = MOST
+    most: int = USUAL.most
     chunk: int = CHUNK
     passes: int | None = None
     until: Literal["converged"] | None = None
@@ -270,11 +267,10 @@ def auto(
     `passes` is a budget per sample, all of which is spent (a small one on fewer steps); until=converged repeats rounds on all
     samples until one breaks none.
     """
-    in_l1 = ball.norm == "l1"
-    usual_steps, usual_k = OPENING_IN_L1 if in_l1 else OPENING
-    steps, k = usual_steps if steps is None else steps, usual_k if k is None else k
+    usual = USUAL_IN_L1 if ball.norm == "l1" else USUAL
+    steps, k = usual.steps if steps is None else steps, usual.classes if k is None else k
     if long is None:
-        long = LONG_IN_L1 if in_l1 and passes is None else LONG
+        long = usual.long if passes is None else USUAL.long
     if passes is not None:
         steps = next(
             (n for n in range(steps, FEWEST, -1) if breadth(short_ascent(ball, n), k).dearest(ball) <= passes // 4),
@@ -292,8 +288,8 @@ def auto(
         AutoStage(DETOUR, targets(short, k=k), detour=True),
         AutoStage(BLACK_BOX, square(ball, queries=QUERIES)),
         tie_breaker(ball),
-        share=SHARE_IN_L1 if in_l1 else SHARE,
-        most=1 if in_l1 else MOST,  # its one round is twice as long
+        share=usual.share,
+        most=usual.most,
         passes=passes,
         until=until,
     )

@@ -1,11 +1,12 @@
-"""What `auto` is composed of: its opening, a round, the runs for near ties, and those after AutoAttack."""
+"""The composition of `auto`: its opening, a round, the runs for near ties, and those after AutoAttack."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from vitattack.attacks.auto.auto_stage import AutoStage
-from vitattack.attacks.auto.numbering import TIES
+from vitattack.attacks.auto.numbering import MOST, TIES
 from vitattack.attacks.autoattack.autoattack import apgd, apgd_ce, targets
 from vitattack.attacks.base import Attack
 from vitattack.attacks.compose import Stages
@@ -17,6 +18,20 @@ TIED = 0.03  # of the median survivor's distance from the boundary: whether near
 TIE_STEPS, TIE_CLASSES = 100, 5
 LAST_STEPS, LAST_CLASSES, LAST_RUNS = 300, 3, 2  # after AutoAttack
 CHUNK = 64  # samples of a block, or copies of some, in a batch
+
+
+class Usual(NamedTuple):
+    """Settings of `auto` in a norm: its opening, the length of runs in rounds, who gets rounds, and how many there are."""
+
+    steps: int
+    classes: int
+    long: int
+    share: float  # of the survivors: those that count as the nearest
+    most: int
+
+
+USUAL = Usual(10, 9, 50, 1 / 4, MOST)
+USUAL_IN_L1 = Usual(20, 5, 100, 1 / 3, 1)
 
 
 def breadth(short: Gradient, k: int) -> AutoStage:

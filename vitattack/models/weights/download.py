@@ -120,8 +120,8 @@ def _try_once(url: str, part: PartFile, size: int | None, progress: Progress) ->
     headers = {"User-Agent": f"vitattack/{version('vitattack')}", "Accept-Encoding": "identity"}
     if part.size:
         headers["Range"] = f"bytes={part.size}-"
-        if part.validator:
-            headers["If-Range"] = part.validator
+        if validator := part.validator:
+            headers["If-Range"] = validator
     try:
         with _opener(url).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:  # noqa: S310
             _write_body(answer, part, size, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,20 +31,22 @@ class PartFile:
 
     @property
     def validator(self) -> str:
-        validator = self._read_note().get("validator") if self.size else None
-        return validator if isinstance(validator, str) else ""
+        return _validator(self._read_note()) if self.size else ""
 
     def cut_to_noted(self) -> None:
         """Keep the bytes that the note vouches for; none if the host could not tell whether its file is still the same."""
-        note, validator = self._read_note(), self.validator
+        note = self._read_note()
         size = note.get("bytes")
-        if not (
-            validator and type(size) is int and 0 < size <= self.size and _checksum(self.path, size) == note.get("crc")
+        if (
+            _validator(note)
+            and type(size) is int
+            and 0 < size <= self.size
+            and _checksum(self.path, size) == note.get("crc")
         ):
+            with self.path.open("r+b") as stream:
+                stream.truncate(size)
+        else:
             self.remove()
-            return
-        with self.path.open("r+b") as stream:
-            stream.truncate(size)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -93,6 +96,11 @@ class PartWriter:
     def _write_note(self) -> None:
         self.part.note_path.write_text(json.dumps({"validator": self.validator, "bytes": self.done, "crc": self._crc}))
         self._noted = self.done
+
+
+def _validator(note: Mapping[str, Any]) -> str:
+    validator = note.get("validator")
+    return validator if isinstance(validator, str) else ""
 
 
 def _checksum(path: Path, size: int) -> int:
