@@ -37,15 +37,18 @@ class SparseAutoStep(StepRule):
     If the best point has fewer than 95 % of the changes of the last check, the step regains its length and starts from there;
     otherwise it is divided by 1.5, down to a tenth. With `shrinking`, 30 % of the steps are made inside three times the
     budget and 30 % inside twice the budget, each phase from the best point of the one before; a move to a smaller ball is a
-    step.
+    step. Gradients are a running sum of l1-normalised ones, each earlier one `decay` times as much; 0 is as published.
     """
 
     size: float = 1.0
     shrinking: bool = True
+    decay: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.size) and self.size > 0):
             raise UsageError(f"a step of {self.size:g} eps goes nowhere: use a positive multiple of eps, such as 1")
+        if not 0 <= self.decay < 1:
+            raise UsageError("sparse steps need a decay of at least 0 and below 1, such as 0.5")
 
     def phases(self, steps: int) -> tuple[Phase, ...]:
         if not self.shrinking:
@@ -72,6 +75,7 @@ class SparseAutoStep(StepRule):
             "best_loss": rows - torch.inf,
             "best_x": x,
             "best_grad": torch.zeros_like(x),
+            "sum": torch.zeros_like(x),
         }
 
     def step(
@@ -84,10 +88,13 @@ class SparseAutoStep(StepRule):
         wide, since = _wider(ball, phase.radius), t - phase.begin
         state["t"] = t + 1
         loss = loss.nan_to_num(-torch.inf, -torch.inf, -torch.inf)
+        if self.decay:
+            grad = self.decay * state["sum"] + grad / per_row(grad.flatten(1).abs().sum(1).clamp_min(1e-30), grad)
+            state["sum"] = grad
         if since == 0:
             state |= {"best_loss": loss, "best_x": x_adv, "best_grad": grad, "length": torch.full_like(loss, self.size)}
             if self.shrinking:
-                state |= {"changed": _changed(x, x_adv), "share": _changed(x, x_adv) / x[0].numel() / DENSER}
+                state |= {"changed": _changed(x, x_adv), "share": sparser_share(x, x_adv)}
         else:
             better = loss > state["best_loss"]
             rows = per_row(better, x)
@@ -98,9 +105,7 @@ class SparseAutoStep(StepRule):
                 x_adv, grad = self._reconsider(x, x_adv, grad, state)
         if t == phase.end and number + 1 < len(phases):
             return _wider(ball, phases[number + 1].radius).project(x, state["best_x"]), state
-        signs = _largest_signs(grad, state["share"])
-        count = signs.flatten(1).abs().sum(1).clamp_min(1e-10)
-        return wide.project(x, x_adv + per_row(state["length"] * wide.eps / count, x) * signs), state
+        return wide.project(x, x_adv + sparse_step(grad, state["share"], state["length"] * wide.eps)), state
 
     def _reconsider(self, x: Tensor, x_adv: Tensor, grad: Tensor, state: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Set sparsity and length of the steps by the best point, and return samples that became sparser to it."""
@@ -108,7 +113,7 @@ class SparseAutoStep(StepRule):
         sparser = changed < SPARSER_BELOW * state["changed"]
         length = torch.where(sparser, torch.full_like(changed, self.size), state["length"] / SHORTER)
         state |= {
-            "share": changed / x[0].numel() / DENSER,
+            "share": sparser_share(x, state["best_x"]),
             "changed": changed,
             "length": length.clamp(self.size / SHORTEST, self.size),
         }
@@ -129,9 +134,15 @@ def _changed(x: Tensor, x_adv: Tensor) -> Tensor:
     return ((x_adv - x).abs() > torch.finfo(x.dtype).eps).flatten(1).sum(1).to(x.dtype)
 
 
-def _largest_signs(grad: Tensor, share: Tensor) -> Tensor:
-    """Signs of this share of the features of each row, those with the largest gradients; zero elsewhere, one at least."""
+def sparser_share(x: Tensor, best: Tensor) -> Tensor:
+    """(B,) what share of the features a step moves after a point as sparse as the best one."""
+    return _changed(x, best) / x[0].numel() / DENSER
+
+
+def sparse_step(grad: Tensor, share: Tensor, length: Tensor) -> Tensor:
+    """A step of this length in l1 along the signs of a share of the features, those with the largest gradients; one at least."""
     size = grad.flatten(1).abs()
     smallest = ((1 - share) * size.shape[1]).clamp(0, size.shape[1] - 1).long()
     threshold = size.sort(1).values.gather(1, smallest[:, None])
-    return grad.sign() * (size >= threshold).view_as(grad)
+    signs = grad.sign() * (size >= threshold).view_as(grad)
+    return per_row(length / signs.flatten(1).abs().sum(1).clamp_min(1e-10), grad) * signs

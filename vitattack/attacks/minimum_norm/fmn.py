@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.catalogue import EVERY_LP, catalogued
+from vitattack.attacks.gradient.sparse_apgd import FIRST_SHARE, sparse_step, sparser_share
 from vitattack.attacks.losses.base import of_class, wrong_classes
 from vitattack.attacks.minimum_norm.best_so_far import Stop
 from vitattack.attacks.minimum_norm.published_fmn import DUAL, FMN, LAST_GAMMA
@@ -32,7 +33,7 @@ class Pace(NamedTuple):
 PACES = {
     "linf": Pace(2.0),
     "l2": Pace(2.0),
-    "l1": Pace(3.0, targets=4),
+    "l1": Pace(3.0, momentum=0.5, targets=4),
     "l0": Pace(10.0, end=0.03, momentum=0.5, targets=4),
 }
 STEPS_PER_CLASS, MOST_CLASSES = 50, 9  # of long runs, which have time for more classes
@@ -54,7 +55,8 @@ class FMNInRounds(FMN):
 
     A tenth of the steps leads from the image towards any wrong class, as much towards the second likeliest, and so on for
     `targets` classes; all other steps go on from the nearest success of these rounds. In linf steps follow the signs of
-    the gradient. In l0 the linearised boundary is as many changes away as it takes when the most useful features go to their
+    the gradient, and in l1 those of the last round the signs of its largest entries, fewer of them than the nearest success has
+    changes. In l0 the linearised boundary is as many changes away as it takes when the most useful features go to their
     limits first.
     """
 
@@ -125,14 +127,22 @@ class FMNInRounds(FMN):
         if pace.momentum:
             grad = pace.momentum * rows["mean"] + unit_l2(seen.grad)
             mean = {"mean": grad}
-        length = self.alpha * (pace.end + (1 - pace.end) * cosine)
+        falling = pace.end + (1 - pace.end) * cosine
+        length = self.alpha * falling
         if self.ball.norm == "linf":
             moved = point + per_row(length * radius, x) * grad.sign()
+        elif self.ball.norm == "l1" and place.round == rows["goals"].shape[1]:
+            moved = point + sparse_step(grad, self._share(x, point, rows), falling * radius)
         else:
             far = l2_norms(point - x)
             scale = radius if self.ball.norm == "l2" else far.where(far > 0, radius.clamp_max(1.0))
             moved = point + per_row(length * scale, x) * unit_l2(grad)
         return self._within(x, moved, radius), {**rows, **mean, "radius": radius}
+
+    def _share(self, x: Tensor, point: Tensor, rows: Rows) -> Tensor:
+        """(B,) the share of the features that a step of the last round in l1 moves."""
+        best = rows["nearest"].where(per_row(rows["nearest_size"].isfinite(), x), point)
+        return sparser_share(x, best).where((best != x).flatten(1).any(1), FIRST_SHARE)
 
     def _changed_radius(self, x: Tensor, point: Tensor, rows: Rows, seen: View, gamma: float) -> Tensor:
         """The distance of the linearised boundary, as far as the radius may change at once."""
