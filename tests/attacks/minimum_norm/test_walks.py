@@ -146,6 +146,37 @@ def test_the_boundary_to_a_less_likely_class_is_found_where_it_is_nearer(norm: s
     assert (single["distance"] > 1.2 * best).all()
 
 
+class Curved(torch.nn.Module):
+    """A class that gains less and less from every pixel that is made lighter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = torch.nn.Parameter(0.2 + torch.rand(192, generator=torch.Generator().manual_seed(0)).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = x.flatten(1) - 0.5
+        lead = change @ self.slope - change.square().sum(1) / 2 - 0.5
+        return torch.stack([0 * lead, lead], 1)
+
+    def least_in_l1(self) -> float:
+        """The sum of the changes max(0, slope - level) at the level where they just reach the boundary, by bisection."""
+        slope, low, high = self.slope.detach(), 0.0, float(self.slope.detach().max())
+        for _ in range(100):
+            level = (low + high) / 2
+            change = (slope - level).clamp_min(0)
+            reached = bool((slope * change - change.square() / 2).sum() > 0.5)
+            low, high = (level, high) if reached else (low, level)
+        return float((slope - low).clamp_min(0).sum())
+
+
+def test_few_features_end_where_a_curved_boundary_is_nearest() -> None:
+    model = Curved().eval()
+    victim = Victim(model, name="curved", num_classes=2, input_size=8)
+    x = torch.full((1, 3, 8, 8), 0.5, dtype=torch.double)
+    _, evidence = run("fmn(stop=never)", victim, WIDE["l1"], x, torch.zeros(1, dtype=torch.long))
+    assert model.least_in_l1() * (1 - 1e-6) <= float(evidence["distance"]) <= model.least_in_l1() * (1 + 1e-4)
+
+
 @pytest.mark.parametrize(("steps", "classes"), [(100, (6, 6, 4, 4)), (300, (6, 6, 6, 6)), (1000, (9, 9, 9, 9))])
 def test_long_runs_of_fmn_look_towards_more_classes(steps: int, classes: tuple[int, ...]) -> None:
     built = (attack_text.build(f"fmn(steps={steps})", WIDE[norm]) for norm in ("linf", "l2", "l1", "l0"))

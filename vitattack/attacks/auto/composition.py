@@ -31,7 +31,7 @@ class Usual(NamedTuple):
 
 
 USUAL = Usual(10, 9, 50, 1 / 4, MOST)
-USUAL_IN_L1 = Usual(20, 4, 100, 1 / 3, 1)
+USUAL_IN_L1 = Usual(20, 5, 100, 1 / 3, 1)
 
 
 def breadth(short: Gradient, k: int) -> AutoStage:

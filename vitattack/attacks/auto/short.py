@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vitattack.attacks.autoattack.autoattack import apgd
 from vitattack.attacks.gradient.loop import Gradient
-from vitattack.attacks.gradient.sparse_apgd import SparseAutoStep
 from vitattack.attacks.gradient.starts import Corner
 from vitattack.attacks.gradient.steps import Cosine, HeavyBall
 from vitattack.attacks.gradient.variants import pgd
@@ -17,8 +14,8 @@ from vitattack.threats.lp import LpBall
 def short_ascent(ball: LpBall, steps: int) -> Gradient:
     """Steps on the margin from a corner of the ball, momentum 0.75, cosine from 2 eps.
 
-    In l1, where a corner is a single pixel, APGD with momentum 0.5 instead.
+    In l1, where a corner is a single pixel, APGD instead.
     """
     if ball.norm == "l1":
-        return replace(apgd(ball, steps=steps, loss=Margin()), rule=SparseAutoStep(decay=0.5))
+        return apgd(ball, steps=steps, loss=Margin())
     return pgd(ball, steps=steps, loss=Margin(), start=Corner(), rule=HeavyBall(2.0, Cosine()))

@@ -37,18 +37,15 @@ class SparseAutoStep(StepRule):
     If the best point has fewer than 95 % of the changes of the last check, the step regains its length and starts from there;
     otherwise it is divided by 1.5, down to a tenth. With `shrinking`, 30 % of the steps are made inside three times the
     budget and 30 % inside twice the budget, each phase from the best point of the one before; a move to a smaller ball is a
-    step. Gradients are a running sum of l1-normalised ones, each earlier one `decay` times as much; 0 is as published.
+    step.
     """
 
     size: float = 1.0
     shrinking: bool = True
-    decay: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.size) and self.size > 0):
             raise UsageError(f"a step of {self.size:g} eps goes nowhere: use a positive multiple of eps, such as 1")
-        if not 0 <= self.decay < 1:
-            raise UsageError("sparse steps need a decay of at least 0 and below 1, such as 0.5")
 
     def phases(self, steps: int) -> tuple[Phase, ...]:
         if not self.shrinking:
@@ -75,7 +72,6 @@ class SparseAutoStep(StepRule):
             "best_loss": rows - torch.inf,
             "best_x": x,
             "best_grad": torch.zeros_like(x),
-            "sum": torch.zeros_like(x),
         }
 
     def step(
@@ -88,9 +84,6 @@ class SparseAutoStep(StepRule):
         wide, since = _wider(ball, phase.radius), t - phase.begin
         state["t"] = t + 1
         loss = loss.nan_to_num(-torch.inf, -torch.inf, -torch.inf)
-        if self.decay:
-            grad = self.decay * state["sum"] + grad / per_row(grad.flatten(1).abs().sum(1).clamp_min(1e-30), grad)
-            state["sum"] = grad
         if since == 0:
             state |= {"best_loss": loss, "best_x": x_adv, "best_grad": grad, "length": torch.full_like(loss, self.size)}
             if self.shrinking:
