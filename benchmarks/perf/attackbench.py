@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 from attackbench_peers import LIBRARIES, MANY, Craft, crafts
+from red_team import resolved
 from torch import Tensor
 
 from vitattack.analyses.strength.curve import WIDE, Found, optimality
@@ -92,13 +93,8 @@ def kept(file: Path | None, name: str, craft: Craft, victim: Victim, x: Tensor, 
 
 def opened(model: str) -> Victim:
     """A model of the zoo, or `redteam:NAME` for a model trained for the red team."""
-    if not model.startswith("redteam:"):
-        return load_model(model, torch.device("cpu"), FileOptions()).victim
-    sys.path.append(str(Path(__file__).parents[1] / "redteam"))
-    from rows import load_trained, read_rows
-
-    row = next(row for row in read_rows() if row.name == model.removeprefix("redteam:"))
-    return load_trained(row.model, row.family, row.classes)
+    file, options = resolved(model, FileOptions())
+    return load_model(file, torch.device("cpu"), options).victim
 
 
 def table(model: str, norm: str, args: argparse.Namespace) -> Table:

@@ -92,15 +92,16 @@ class Comparison:
 
 
 def compare(row: Row, args: argparse.Namespace) -> Comparison:
-    victim, data = load_model(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
+    model, options = row.source
+    victim, data = load_model(model, torch.device("cpu"), options).victim, load_data(row.data)
     theirs = references(
         args.reference, attack_text.canonical(args.against), victim, str(parse_threat(row.threat)), data
     )
     if not theirs:
         raise UsageError(f"no stored run of {args.against} on '{row.shown}', {row.threat}, {row.data}: make one first")
-    settings: dict[str, Any] = {"threat": row.threat, "data": row.data, "options": row.options, "threads": args.threads}
+    settings: dict[str, Any] = {"threat": row.threat, "data": row.data, "options": options, "threads": args.threads}
     settings |= {"batch_size": args.batch_size, "out": args.out, "precision": args.precision}
-    result = vitattack.evaluate(row.model, args.attack, **settings).results[0]
+    result = vitattack.evaluate(model, args.attack, **settings).results[0]
     assert result.folder is not None
     ours = stored(result.folder, result.job.attack)
     return Comparison(row, len(data), theirs, {i: ours[i] for i in theirs})
@@ -113,7 +114,8 @@ def robust(row: Row, victim: Victim, data: DataSet, found: dict[str, float], nam
 
 def timed(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     """Time both on the same few images, from scratch, side by side."""
-    victim, data = load_model(row.model, torch.device("cpu"), row.options).victim, load_data(row.data)
+    model, options = row.source
+    victim, data = load_model(model, torch.device("cpu"), options).victim, load_data(row.data)
     data = replace(data, rows=data.rows[: args.time], text=f"{data.text}, the first {args.time}")
     settings = {"threads": args.threads, "batch_size": args.batch_size}
     found: dict[str, float] = {}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from red_team import resolved
+
 from vitattack.attacks import attack_text
 from vitattack.data import DataSet, load_data
 from vitattack.models.victim import Victim, model_digest
@@ -21,7 +23,7 @@ from vitattack.text import yaml_lines
 
 @dataclass(frozen=True)
 class Row:
-    """A model and the images it is attacked on."""
+    """A model, `redteam:NAME` among others, and the images it is attacked on."""
 
     model: str
     name: str = ""
@@ -33,8 +35,9 @@ class Row:
     held_out: bool = False
 
     @property
-    def options(self) -> FileOptions:
-        return FileOptions(self.arch, self.arch_kwargs, normalize=self.normalize)
+    def source(self) -> tuple[str, FileOptions]:
+        """What the model is loaded from."""
+        return resolved(self.model, FileOptions(self.arch, self.arch_kwargs, normalize=self.normalize))
 
     @property
     def shown(self) -> str:

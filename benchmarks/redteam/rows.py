@@ -81,10 +81,14 @@ def weights_of(model: str) -> Path:
     return HERE / "weights" / f"{model}.safetensors"
 
 
-def load_trained(name: str, family: str, classes: int) -> Victim:
+def options_of(family: str, classes: int) -> FileOptions:
+    """How the weights of a family are loaded."""
     arch = FAMILIES[family]
-    options = FileOptions(arch=arch.arch, arch_kwargs={**arch.kwargs, "num_classes": classes}, normalize="cifar10")
-    return load_model(str(weights_of(name)), torch.device("cpu"), options).victim
+    return FileOptions(arch=arch.arch, arch_kwargs={**arch.kwargs, "num_classes": classes}, normalize="cifar10")
+
+
+def load_trained(name: str, family: str, classes: int) -> Victim:
+    return load_model(str(weights_of(name)), torch.device("cpu"), options_of(family, classes)).victim
 
 
 def read_rows() -> list[RedTeamRow]:

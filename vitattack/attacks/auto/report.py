@@ -29,7 +29,7 @@ from vitattack.records.report_section import Run, Section
 from vitattack.records.result import label
 
 FRAGILE = 0.02  # of the survivors; the assurance says how likely its draw meets none of them, if so many are fragile
-MISSED_IN_L1 = "8 of 150 images"  # measured: docs/auto.md
+MISSED_IN_L1 = "10 of 167 images"  # measured: docs/auto.md
 # Passes at which survivors are counted; among them one short ascent, the price of PMA, AttackBench's cap, and AutoAttack's.
 LADDER = (20, 100, 200, 403, 1000, 2000, 5000, 10000)
 
