@@ -28,6 +28,7 @@ from torch import Tensor
 
 from vitattack.analyses.strength.curve import WIDE, Found, optimality
 from vitattack.attacks import attack_text
+from vitattack.core.errors import UsageError
 from vitattack.core.rng import SampleRng
 from vitattack.core.table import Table
 from vitattack.data import load_data
@@ -141,9 +142,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for what was measured")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    for model in args.models:
-        for norm in args.norms:
-            print(table(model, norm, args).markdown(), flush=True)
+    try:
+        for model in args.models:
+            for norm in args.norms:
+                print(table(model, norm, args).markdown(), flush=True)
+    except UsageError as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":
