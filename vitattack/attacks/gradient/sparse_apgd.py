@@ -87,7 +87,8 @@ class SparseAutoStep(StepRule):
         if since == 0:
             state |= {"best_loss": loss, "best_x": x_adv, "best_grad": grad, "length": torch.full_like(loss, self.size)}
             if self.shrinking:
-                state |= {"changed": _changed(x, x_adv), "share": sparser_share(x, x_adv)}
+                changed = changed_features(x, x_adv)
+                state |= {"changed": changed, "share": sparser_share(changed, x)}
         else:
             better = loss > state["best_loss"]
             rows = per_row(better, x)
@@ -102,11 +103,11 @@ class SparseAutoStep(StepRule):
 
     def _reconsider(self, x: Tensor, x_adv: Tensor, grad: Tensor, state: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Set sparsity and length of the steps by the best point, and return samples that became sparser to it."""
-        changed = _changed(x, state["best_x"])
+        changed = changed_features(x, state["best_x"])
         sparser = changed < SPARSER_BELOW * state["changed"]
         length = torch.where(sparser, torch.full_like(changed, self.size), state["length"] / SHORTER)
         state |= {
-            "share": sparser_share(x, state["best_x"]),
+            "share": sparser_share(changed, x),
             "changed": changed,
             "length": length.clamp(self.size / SHORTEST, self.size),
         }
@@ -122,14 +123,14 @@ def _wider(ball: LpBall, radius: float) -> LpBall:
     return ball if radius == 1 else replace(ball, eps=radius * ball.eps)
 
 
-def _changed(x: Tensor, x_adv: Tensor) -> Tensor:
+def changed_features(x: Tensor, x_adv: Tensor) -> Tensor:
     """(B,) how many features differ from the image by more than the rounding of a projection."""
     return ((x_adv - x).abs() > torch.finfo(x.dtype).eps).flatten(1).sum(1).to(x.dtype)
 
 
-def sparser_share(x: Tensor, best: Tensor) -> Tensor:
-    """(B,) what share of the features a step moves after a point as sparse as the best one."""
-    return _changed(x, best) / x[0].numel() / DENSER
+def sparser_share(changed: Tensor, x: Tensor) -> Tensor:
+    """(B,) what share of the features a step moves if the best point has changed so many."""
+    return changed / x[0].numel() / DENSER
 
 
 def sparse_step(grad: Tensor, share: Tensor, length: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitattack.attacks.catalogue import EVERY_LP, catalogued
-from vitattack.attacks.gradient.sparse_apgd import FIRST_SHARE, sparse_step, sparser_share
+from vitattack.attacks.gradient.sparse_apgd import FIRST_SHARE, changed_features, sparse_step, sparser_share
 from vitattack.attacks.losses.base import of_class, wrong_classes
 from vitattack.attacks.minimum_norm.best_so_far import Stop
 from vitattack.attacks.minimum_norm.published_fmn import DUAL, FMN, LAST_GAMMA
@@ -142,7 +142,7 @@ class FMNInRounds(FMN):
     def _share(self, x: Tensor, point: Tensor, rows: Rows) -> Tensor:
         """(B,) the share of the features that a step of the last round in l1 moves."""
         best = rows["nearest"].where(per_row(rows["nearest_size"].isfinite(), x), point)
-        return sparser_share(x, best).where((best != x).flatten(1).any(1), FIRST_SHARE)
+        return sparser_share(changed_features(x, best), x).where((best != x).flatten(1).any(1), FIRST_SHARE)
 
     def _changed_radius(self, x: Tensor, point: Tensor, rows: Rows, seen: View, gamma: float) -> Tensor:
         """The distance of the linearised boundary, as far as the radius may change at once."""
@@ -191,9 +191,9 @@ def fmn(
     """A small perturbation in any norm: steps on the margin inside a ball that follows the decision boundary.
 
     First towards each of the `targets` likeliest classes (6, in l1 and l0 4, one in 50 steps of long runs up to 9), then
-    on from the nearest success. `alpha` is the first step in sizes of the perturbation, `gamma` the first share by which
-    the ball changes. preset=paper is FMN as published, where `alpha` is a length in l2. stop=never goes on for the
-    smallest perturbation.
+    on from the nearest success. `alpha` is the first step in sizes of the perturbation, except in the last part in l1, whose
+    first step is as long as the radius; `gamma` is the first share by which the ball changes. preset=paper is FMN as
+    published, where `alpha` is a length in l2. stop=never goes on for the smallest perturbation.
     """
     if preset == "paper":
         if targets is not None:
