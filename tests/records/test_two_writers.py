@@ -224,6 +224,50 @@ def test_one_of_many_takes_a_dead_lease_over(tmp_path: Path, monkeypatch: pytest
         assert [each.name for each in tmp_path.iterdir()] == ["records"]
 
 
+def test_a_dead_lease_is_taken_over_by_one_however_long_another_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two more come while the first is between its look at the dead lease and the lease's removal, and after it."""
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(locks, "SECONDS_FOR_THE_KILLED", 0.0)
+    path, taken, move = tmp_path / "records", [], Path.rename
+    elsewhere(tmp_path / "records.lease", process=leases.ProcessId(2**22 + 1), machine=leases.machine())
+
+    def claim() -> None:
+        with path.open("ab") as stream, suppress(Locked):
+            taken.append(lock_file(stream, path))
+
+    def slow_move(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", move)
+        claim()
+        moved = self.rename(target)
+        claim()
+        return moved
+
+    monkeypatch.setattr(Path, "rename", slow_move)
+    claim()
+    assert len(taken) == 1
+    taken[0].confirm()
+    taken[0].release()
+    assert [each.name for each in tmp_path.iterdir()] == ["records"]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_whoever_died_while_it_took_a_lease_over_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    monkeypatch.setattr(leases, "SILENT_AFTER", 0.2)
+    near = {"process": leases.ProcessId(2**22 + 1), "machine": leases.machine()}
+    lease_of(tmp_path).parent.mkdir()
+    elsewhere(lease_of(tmp_path), **near)
+    for level in range(1, depth + 1):  # the last died on another machine: only its silence shows it
+        guard = lease_of(tmp_path).with_name("samples.jsonl" + ".lease" * (level + 1))
+        elsewhere(guard, **(near if level < depth else {}))
+    with Sink(tmp_path, JOB, BATCHES) as sink:
+        sink.write(rows(BATCHES[0]))
+    assert [each.name for each in lease_of(tmp_path).parent.iterdir() if "lease" in each.name] == []
+
+
 def test_shards_leave_no_lease_behind_and_merge(tmp_path: Path, kind: str) -> None:
     for number in (1, 0):
         with Sink(tmp_path, JOB, BATCHES, (number, 2)) as sink:

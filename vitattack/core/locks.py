@@ -27,7 +27,6 @@ SECONDS_BEFORE_WAITING_IS_NOTED = 0.5
 SECONDS_FOR_THE_KILLED = 0.5  # a process that was killed just now may need a moment to be gone
 SECONDS_FOR_WORKERS = 30.0  # workers of a killed run that have not noticed yet
 SECONDS_BETWEEN_LOOKS = 0.05
-SECONDS_TO_SETTLE = 0.05
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -88,10 +87,45 @@ def cache_lock(name: str, waiting: Callable[[], None] = lambda: None) -> Iterato
 
 
 class _Claim:
-    """Repeated attempts to lock one file, with what they saw of its holder."""
+    """Repeated attempts to lock one file: the lock of the file system first, then the lease."""
 
     def __init__(self, stream: IO[Any], path: Path) -> None:
-        self._stream, self._path = stream, path
+        self._stream = stream
+        self._lease = _LeaseClaim(path)
+
+    @property
+    def holder(self) -> Holder | None:
+        """The process that was seen to hold the file."""
+        return self._lease.holder
+
+    def attempt(self) -> FileLock | None:
+        """Lock the file now, or learn who has it."""
+        flock, lease = _flock(self._stream), None
+        try:
+            lease = self._lease.attempt(flock)
+        finally:
+            if lease is None and flock:
+                _unlock(self._stream)
+        return None if lease is None else FileLock(self._stream, lease, flock=flock is True)
+
+    def is_hopeless(self) -> bool:
+        """Whether the holder is alive, or has been awaited long enough."""
+        return self._lease.is_hopeless()
+
+    def say_why(self) -> None:
+        """Tell the user once what a long wait is for."""
+        self._lease.say_why()
+
+
+class _LeaseClaim:
+    """Repeated attempts to get the lease of one file, with what they saw of its holder.
+
+    Whoever takes a dead lease over holds a lease of its own on that lease meanwhile (`records.lease.lease`): between
+    the look at a dead lease and its removal, nobody else can have put a living one in its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._lease_path = path.with_name(path.name + ".lease")
         self._began = time.monotonic()
         self._seen: Sight | None = None
@@ -99,49 +133,53 @@ class _Claim:
         self._has_moved = False
         self._patience = 0.0
         self._why, self._told = "", False
+        self._right: _LeaseClaim | None = None  # to take over a dead lease
+        self._awaits_right = False
 
     @property
     def holder(self) -> Holder | None:
         """The process that was seen to hold the file."""
         return self._seen.holder if self._seen else None
 
-    def attempt(self) -> FileLock | None:
-        """Lock the file now, or learn who has it."""
-        flock = _flock(self._stream)
-        lease = None
-        try:
-            self._look()
-            if flock is not False and (self._seen is None or self._is_dead(self._seen, flock=flock is True)):
-                lease = self._take(self._seen, flock=flock is True)
-        finally:
-            if lease is None and flock:
-                _unlock(self._stream)
-        if lease is not None:
-            return FileLock(self._stream, lease, flock=flock is True)
-        self._judge(held=flock is False)
-        return None
+    def attempt(self, flock: bool | None) -> Lease | None:
+        """Get the lease now, or learn who has it; `flock` is whether the file system's lock was had (None: has none)."""
+        self._look()
+        self._awaits_right = False
+        seen, lease = self._seen, None
+        if flock is not False and seen is None:
+            lease = Lease.create(self._lease_path, flock=flock is True)
+        elif flock is not False and seen is not None and self._is_dead(seen, flock=flock is True):
+            lease = self._take(seen, flock=flock is True)
+        if lease is None:
+            self._judge(held=flock is False)
+        return lease
 
     def is_hopeless(self) -> bool:
         """Whether the holder is alive, or has been awaited long enough."""
+        if self._right is not None and self._awaits_right:
+            return self._right.is_hopeless()
         return time.monotonic() - self._began > self._patience
 
     def say_why(self) -> None:
         """Tell the user once what a long wait is for."""
-        if self._why and not self._told and time.monotonic() - self._began > SECONDS_BEFORE_WAITING_IS_NOTED:
+        if self._right is not None and self._awaits_right:
+            self._right.say_why()
+        elif self._why and not self._told and time.monotonic() - self._began > SECONDS_BEFORE_WAITING_IS_NOTED:
             current_listener().note(self._why)
             self._told = True
 
-    def _take(self, dead: Sight | None, *, flock: bool) -> Lease | None:
+    def _take(self, dead: Sight, *, flock: bool) -> Lease | None:
         """Make a lease in the place of a dead one; None if somebody else was faster."""
-        if dead is not None:
+        self._right = self._right or _LeaseClaim(self._lease_path)
+        right = self._right.attempt(None)
+        if right is None:
+            self._awaits_right = True
+            return None
+        try:
             take_over(self._lease_path, dead)
-        lease = Lease.create(self._lease_path, flock=flock)
-        if lease is not None and dead is not None:
-            time.sleep(SECONDS_TO_SETTLE)  # for others who wanted the same
-            if not lease.is_ours():
-                lease.release()
-                return None
-        return lease
+            return Lease.create(self._lease_path, flock=flock)
+        finally:
+            right.release()
 
     def _look(self) -> None:
         before, self._seen = self._seen, Sight.of(self._lease_path)
