@@ -23,7 +23,7 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "flush_denormal": _flushes_denormals(),
-        "git": _git(),
+        "git": checkout_state(Path(__file__).resolve().parents[2]),
     }
 
 
@@ -32,14 +32,21 @@ def _flushes_denormals() -> bool:
     return float(tiny * 1.0) == 0.0
 
 
-def _git() -> dict[str, Any] | None:
-    root = Path(__file__).resolve().parents[2]
+def checkout_state(root: Path) -> dict[str, Any] | None:
+    """Commit of a checkout and whether its files were changed; None if it is none.
+
+    Without locks: a process that is killed leaves none behind.
+    """
     if not (root / ".git").exists():
         return None
     try:
         head, changes = (
             subprocess.run(
-                ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=5, check=True
+                ["git", "--no-optional-locks", "-C", str(root), *args],
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=True,
             ).stdout
             for args in (["rev-parse", "HEAD"], ["status", "--porcelain"])
         )
