@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # read when torch is imported
 import torch
 from torch import Tensor, nn
 
+from vitattack.attacks.auto import assurance, attack, blind
 from vitattack.evaluation.workers import Workers, alone
 from vitattack.models.architectures.small import SMALL
 from vitattack.models.architectures.tora import ToraViT
@@ -66,6 +69,11 @@ def toy_pictures(n: int = 12, seed: int = 3) -> Tensor:
 
 def tiny_vit(seed: int = 0) -> Victim:
     """A random transformer with centred class biases, so that it predicts many classes and can be fooled."""
+    return copy.deepcopy(_tiny_vit(seed))
+
+
+@cache
+def _tiny_vit(seed: int) -> Victim:
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     model = SMALL["tiny_vit_32"](embed_dim=32, depth=2, num_heads=2)
@@ -76,6 +84,9 @@ def tiny_vit(seed: int = 0) -> Victim:
         model.head.weight *= 100  # type: ignore[union-attr, operator]
         model.head.bias *= 100  # type: ignore[union-attr, operator]
     return victim
+
+
+_tiny_vit(0)  # before any test can have changed what it is made of
 
 
 def small_tora(seed: int = 0, **own: Any) -> Victim:
@@ -93,6 +104,17 @@ def small_tora(seed: int = 0, **own: Any) -> Victim:
         for head in model.heads.values():
             head.bias -= shift  # type: ignore[operator]
     return victim
+
+
+@pytest.fixture
+def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of `auto` that are about something else than who falls to Square."""
+    ask_square_little(monkeypatch)
+
+
+def ask_square_little(patch: pytest.MonkeyPatch) -> None:
+    for module in (assurance, attack, blind):
+        patch.setattr(module, "QUERIES", 40)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONAL = (
     "accelerate",
@@ -22,6 +24,7 @@ OPTIONAL = (
 )
 
 
+@pytest.mark.slow
 def test_every_module_collects_without_the_optional_packages() -> None:
     code = (
         "import sys, pytest\n"

@@ -31,7 +31,9 @@ def test_every_example_is_tested() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(NOTEBOOKS)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "lightning" in name else ()) for name in SCRIPTS]
+)
 def test_scripts(name: str, tmp_path: Path) -> None:
     words, packages = SCRIPTS[name]
     if packages and not any(map(find_spec, packages)):

@@ -21,6 +21,8 @@ AUTO, AGAINST = "auto(steps=2, k=2, long=4)", "autoattack_ref(stages=('apgd-ce',
 BUDGET = "linf:0.004"
 OPTIONS = FileOptions(ARCH, KWARGS, normalize="none")
 
+pytestmark = pytest.mark.usefixtures("few_queries")
+
 
 def run(files: Files, part: str, attack: str, out: Path | None, threat: str = BUDGET) -> Result:
     settings: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import tiny_vit, toy_pictures
+from tests.conftest import ask_square_little, tiny_vit, toy_pictures
 from vitattack.checks import check as check_module
 from vitattack.checks.check import Checked, _worst_case, check
 from vitattack.checks.items import of_attack, of_gradient
@@ -28,6 +28,7 @@ def short_black_box() -> object:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(of_attack, "BLACK_BOX", "square(queries=60)")
         patched.setattr(of_gradient, "POINTS", 10)
+        ask_square_little(patched)
         yield
 
 

@@ -9,7 +9,7 @@ RUN = (
     "tiny-vit",
     "restarts(2, pgd(steps=6))",
     "--limit",
-    "48",
+    "32",
     "--batch-size",
     "4",
     "--threads",

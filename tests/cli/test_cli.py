@@ -44,7 +44,10 @@ def refused(done: subprocess.CompletedProcess[str], message: str, code: int = 2)
 SMALL_RUN = ("--limit", "16", "--batch-size", "4", "--threads", "1", "--quiet")
 
 
-def test_a_table_then_the_same_table_from_the_store_and_its_json(tmp_path: Path) -> None:
+def test_a_table_then_the_same_table_from_the_store_and_its_json(
+    tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     words = ("eval", "tiny-vit", "fgsm", "pgd(steps=4)", "--limit", "16", "--threads", "1")
     first = vitattack(*words, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -56,9 +59,9 @@ def test_a_table_then_the_same_table_from_the_store_and_its_json(tmp_path: Path)
         "McNemar",
     ):
         assert expected in first.stdout
-    second = vitattack(*words, cwd=tmp_path)
+    second = here(*words)
     assert second.stdout == first.stdout and "from the store" in second.stderr
-    as_json = vitattack(*words, "--json", cwd=tmp_path)
+    as_json = here(*words, "--json")
     content = json.loads(as_json.stdout)
     assert set(content) >= {
         "schema",
@@ -92,9 +95,10 @@ def test_other_forms_hold_the_same_numbers(here: Here, form: str) -> None:
     assert marks[form] in done.stdout and "/16" in done.stdout
 
 
-def test_options_are_read_from_the_environment_and_flags_win(tmp_path: Path) -> None:
-    env = {"VITATTACK_LIMIT": "4", "VITATTACK_THREAT": "linf:1/255", "VITATTACK_THREADS": "1"}
-    content = json.loads(vitattack("eval", "tiny-vit", "fgsm", "--limit", "8", "--json", cwd=tmp_path, env=env).stdout)
+def test_options_are_read_from_the_environment_and_flags_win(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LIMIT": "4", "THREAT": "linf:1/255", "THREADS": "1"}.items():
+        monkeypatch.setenv(f"VITATTACK_{name}", value)
+    content = json.loads(here("eval", "tiny-vit", "fgsm", "--limit", "8", "--json").stdout)
     assert content["n"] == 8 and content["threat"] == "linf:1/255"
 
 
@@ -251,7 +255,7 @@ def test_a_full_standard_output_is_one_line(tmp_path: Path, unbuffered: str, roo
     """Nothing at all, or a part of what is printed, finds room."""
     with (tmp_path / "printed").open("w") as printed:
         done = subprocess.run(
-            [*ENTRY, "attacks", "list", "--json"],
+            [*ENTRY, "models", "list", "--json"],
             stdout=printed,
             stderr=subprocess.PIPE,
             text=True,

@@ -61,13 +61,13 @@ def test_every_row_of_a_csv_is_a_row(here: Here, tmp_path: Path, words: tuple[st
 
 def test_notes_lie_beside_the_file_that_stdout_is(tmp_path: Path) -> None:
     def run(mode: str) -> str:
-        with (tmp_path / "attacks.csv").open(mode) as stdout:
-            command = [sys.executable, "-m", "vitattack.cli", "attacks", "list", "--format", "csv"]
+        with (tmp_path / "models.csv").open(mode) as stdout:
+            command = [sys.executable, "-m", "vitattack.cli", "models", "list", "--format", "csv"]
             return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=True).stderr
 
     said = run("w")
-    notes = (tmp_path / "attacks.notes.txt").read_text()
-    assert notes.startswith("attacks\n") and said == f"title and notes: {tmp_path / 'attacks.notes.txt'}\n"
-    assert len(pd.read_csv(tmp_path / "attacks.csv")) > 20
-    (tmp_path / "attacks.notes.txt").unlink()
-    assert run("a").startswith("attacks\n") and not (tmp_path / "attacks.notes.txt").exists()
+    notes = (tmp_path / "models.notes.txt").read_text()
+    assert " models of the zoo\n" in notes and said == f"title and notes: {tmp_path / 'models.notes.txt'}\n"
+    assert len(pd.read_csv(tmp_path / "models.csv")) > 20
+    (tmp_path / "models.notes.txt").unlink()
+    assert " models of the zoo\n" in run("a") and not (tmp_path / "models.notes.txt").exists()

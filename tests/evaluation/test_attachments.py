@@ -22,6 +22,8 @@ from vitattack.records.result import Result
 AUTO = "auto(k=1, steps=5, long=10)"
 N = 16
 
+pytestmark = pytest.mark.usefixtures("few_queries")
+
 
 @pytest.fixture(autouse=True)
 def ample(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,7 @@ def test_auto_goes_on_with_logits_alone_and_says_so(monkeypatch: pytest.MonkeyPa
     assert [r.status for r in again.records] == [r.status for r in found.records]
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_auto_goes_around_what_cuts_the_gradient() -> None:
     """Substitute gradients break most, and Square, which is asked in the end, some of the others."""
     model = defended(Jpeg())

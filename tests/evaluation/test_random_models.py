@@ -235,6 +235,7 @@ def test_the_worst_case_over_attacks_is_an_expectation_too() -> None:
     assert both.results[0].clean == both.results[1].clean
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_auto_averages_the_gradients_of_a_random_model() -> None:
     """The gradient of one draw sees a tenth of the pixels; the mean of four sees what the model's mean depends on."""
     keeping = Noisy(lambda x: nn.functional.dropout(x, 0.9, training=True))

@@ -375,6 +375,7 @@ def test_a_module_named_twice_is_called_by_its_name() -> None:
             transfer([model, model], attack="fgsm", threads=1)
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_auto_on_the_diagonal_has_its_later_passes_and_the_store_answers_afterwards(
     tmp_path: Path, pair: tuple[Victim, Victim], images: Images
 ) -> None:

@@ -47,7 +47,7 @@ def stored(out: Path) -> bytes:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch: pytest.MonkeyPatch, few_queries: None) -> None:
     monkeypatch.setattr("vitattack.attacks.auto.attack.BLOCK", 12)
 
 

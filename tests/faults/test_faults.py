@@ -15,13 +15,19 @@ from .outcome import doubled
 from .tally import Verdict, table
 
 SEED = 1
+MORE = (
+    ("kill eval", 1),
+    ("kill auto", 1),
+    *(("damage eval", number) for number in range(4, 8)),
+    ("damage train", 1),
+)
 TRIALS = (
-    *(("kill eval", number) for number in range(2)),
-    *(("kill auto", number) for number in range(2)),
+    ("kill eval", 0),
+    ("kill auto", 0),
     ("kill train", 0),
     ("kill pull", 0),
-    *(("damage eval", number) for number in range(8)),
-    *(("damage train", number) for number in range(2)),
+    *(("damage eval", number) for number in range(4)),
+    ("damage train", 0),
     ("full disk", 0),
     ("file too large", 0),
     ("vanishing", 0),
@@ -29,6 +35,7 @@ TRIALS = (
     ("two nodes", 0),
     ("clock", 0),
     ("data", 0),
+    *(pytest.param(*trial, marks=pytest.mark.slow) for trial in MORE),
 )
 
 

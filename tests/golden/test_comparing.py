@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,18 @@ from .comparing import DIFFERENT, EQUAL, OTHER_BYTES, compare
 from .record import main
 from .storing import RECORDS, Record, place, read_environment
 
-every_case = pytest.mark.parametrize("name", CASES)
 EVALUATIONS = [name for name, case in CASES.items() if isinstance(case, Evaluation)]
-every_evaluation = pytest.mark.parametrize("name", EVALUATIONS)
+
+
+def each(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Every record, most of them in the slow suite."""
+    spread = enumerate(names)
+    return pytest.mark.parametrize(
+        "name", [pytest.param(n, marks=pytest.mark.slow if i % 6 else ()) for i, n in spread]
+    )
+
+
+every_case, every_evaluation = each(CASES), each(EVALUATIONS)
 PGD = "quick/linf/pgd"
 DIGESTS = (
     ("train/trades-tiny", "digests"),

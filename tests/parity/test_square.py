@@ -16,8 +16,8 @@ from vitattack.threats.lp import LpBall
 from vitattack.threats.sparse import L1Ball
 
 SquareAttack = pytest.importorskip("pyautoattack.square").SquareAttack
-QUERIES, N = 500, 8
-BALLS = {"linf": LpBall("linf", 3 / 255), "l2": LpBall("l2", 0.5), "l1": L1Ball("l1", 12)}
+N = 8
+BALLS = {"linf": LpBall("linf", 3 / 255), "l2": LpBall("l2", 0.8), "l1": L1Ball("l1", 12)}
 THEIRS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
@@ -43,8 +43,9 @@ class Recording(SquareAttack):
         return pattern
 
 
+@pytest.mark.parametrize("count", [120, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", BALLS)
-def test_the_same_proposals_give_the_same_verdicts(norm: str) -> None:
+def test_the_same_proposals_give_the_same_verdicts(norm: str, count: int) -> None:
     """Run theirs image by image and ours on the batch, each image with the proposals recorded for it."""
     victim, x = tiny_vit(), toy_pictures(N, seed=4)
     with frozen(victim), torch.no_grad():
@@ -52,7 +53,7 @@ def test_the_same_proposals_give_the_same_verdicts(norm: str) -> None:
     numbers, queries, points = [], [], []
     state = torch.get_rng_state()
     for i in range(N):
-        theirs = Recording(victim, norm=THEIRS[norm], eps=BALLS[norm].eps, n_queries=QUERIES, resc_schedule=False)
+        theirs = Recording(victim, norm=THEIRS[norm], eps=BALLS[norm].eps, n_queries=count, resc_schedule=False)
         theirs.drawn = []
         theirs.init_hyperparam(x)
         torch.manual_seed(i)
@@ -75,7 +76,7 @@ def test_the_same_proposals_give_the_same_verdicts(norm: str) -> None:
         return torch.stack(padded).view_as(like)
 
     start_size = 3 * 32 if norm == "linf" else 25 * 4
-    attack = Square(BALLS[norm], QUERIES, draw=recorded)
+    attack = Square(BALLS[norm], count, draw=recorded)
     x_adv, evidence = attack(victim, x, y, rng=SampleRng(0, tuple(range(N))))
     with frozen(victim), torch.no_grad():
         fooled = victim(torch.cat(points)).argmax(1) != y

@@ -15,7 +15,7 @@ from vitattack.models.zoo.load import load_model
 from vitattack.threats.lp import LpBall
 
 torchattacks = pytest.importorskip("torchattacks", reason="a peer: make test installs it")
-EPS, N, SEED = 8 / 255, 64, 7
+EPS, SEED = 8 / 255, 7
 
 
 class TheirStart:
@@ -28,10 +28,10 @@ class TheirStart:
         return (x + torch.empty_like(x).uniform_(-EPS, EPS, generator=generator)).clamp(0, 1)
 
 
-@pytest.fixture(scope="module")
-def images() -> tuple[Tensor, Tensor]:
+@pytest.fixture(scope="module", params=[16, pytest.param(64, marks=pytest.mark.slow)])
+def images(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     data = load_data("cifar10-demo")
-    x, y = data.read(data.rows[:N])
+    x, y = data.read(data.rows[: request.param])
     return x.double(), y
 
 
@@ -52,7 +52,7 @@ def theirs(victim: Victim, images: tuple[Tensor, Tensor]) -> Tensor:
 def test_pgd_20_gives_the_images_of_torchattacks(victim: Victim, images: tuple[Tensor, Tensor], theirs: Tensor) -> None:
     x, y = images
     ours = Gradient(LpBall("linf", EPS), 20, Steepest(0.25), start=TheirStart(), stop="never")
-    x_adv = ours(victim, x, y, rng=SampleRng(0, tuple(range(N)))).x_adv
+    x_adv = ours(victim, x, y, rng=SampleRng(0, tuple(range(len(x))))).x_adv
     difference = (x_adv - theirs).abs()
     assert float(difference.max()) <= 1e-6
 
@@ -62,7 +62,7 @@ def test_stopping_at_the_first_success_is_never_weaker(
 ) -> None:
     x, y = images
     ours = Gradient(LpBall("linf", EPS), 20, Steepest(0.25), start=TheirStart())
-    x_adv = ours(victim, x, y, rng=SampleRng(0, tuple(range(N)))).x_adv
+    x_adv = ours(victim, x, y, rng=SampleRng(0, tuple(range(len(x))))).x_adv
     with torch.no_grad():
         robust = victim(x_adv).argmax(1) == y
         robust_theirs = victim(theirs).argmax(1) == y

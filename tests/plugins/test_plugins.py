@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -56,39 +57,59 @@ def python(installed: Path, tmp_path: Path) -> Callable[..., Ran]:
     return run
 
 
+COMMANDS = """
+import contextlib, io, json, sys
+from vitattack.cli.main import cli
+printed = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
+        cli.main(words, standalone_mode=False, prog_name="vitattack")
+    printed.append(stdout.getvalue())
+print(json.dumps(printed))
+"""
+
+
 @pytest.fixture
-def vitattack(python: Callable[..., Ran]) -> Callable[..., Ran]:
-    def run(*words: str) -> Ran:
-        code = "import sys; from vitattack.cli.main import main; sys.argv[0] = 'vitattack'; main()"
-        done = python("-c", code, *words)
+def vitattack(python: Callable[..., Ran]) -> Callable[..., list[str]]:
+    """What commands print, one after the other in one process."""
+
+    def run(*commands: str) -> list[str]:
+        done = python("-c", COMMANDS, json.dumps([shlex.split(command) for command in commands]))
         assert done.returncode == 0, done.stderr
-        return done
+        printed: list[str] = json.loads(done.stdout)
+        return printed
 
     return run
 
 
-def test_eval_runs_them(vitattack: Callable[..., Ran]) -> None:
-    words = ("--data", "noise-demo", "--limit", "8", "--json", "--threads", "1")
-    content = json.loads(vitattack("eval", "tiny-vit", "bim(loss=true_logit)", *words).stdout)
+def test_eval_runs_them(vitattack: Callable[..., list[str]]) -> None:
+    words = "--data noise-demo --limit 8 --json --threads 1"
+    bim, brighten = vitattack(
+        f"eval tiny-vit 'bim(loss=true_logit)' {words}",
+        f"eval tiny-vit brighten --threat brightness:0.2 {words}",
+    )
+    content = json.loads(bim)
     assert content["attacks"][0]["attack"] == "bim(loss=true_logit)" and content["n"] == 8
-    content = json.loads(vitattack("eval", "tiny-vit", "brighten", "--threat", "brightness:0.2", *words).stdout)
+    content = json.loads(brighten)
     assert content["threat"] == "brightness:0.2" and content["attacks"][0]["violations"] == 0
 
 
-def test_benchmarks_price_and_run_them(vitattack: Callable[..., Ran], tmp_path: Path) -> None:
+def test_benchmarks_price_and_run_them(vitattack: Callable[..., list[str]], tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(BENCH)
-    cells = json.loads(vitattack("bench", "b.yaml", "--plan", "--throughput", "1T", "--json").stdout)["cells"]
+    planned, run = vitattack("bench b.yaml --plan --throughput 1T --json", "bench b.yaml --out runs --json")
+    cells = json.loads(planned)["cells"]
     passes = {cell["attack"]: (cell["forwards"], cell["backwards"]) for cell in cells if cell["state"] == "to run"}
     assert passes == {"bim": (13, 10), "pgd(loss=true_logit)": (23, 20), "brighten": (13, 0)}
     assert all(cell["n"] == 6 for cell in cells)
-    vitattack("bench", "b.yaml", "--out", "runs")
+    states = {cell["attack"]: cell["status"] for cell in json.loads(run)["cells"] if cell["measured"] is not None}
+    assert states == dict.fromkeys(("clean", *passes), "ok")
 
 
-def test_lists_show_them(vitattack: Callable[..., Ran]) -> None:
-    attacks = {one["name"]: one for one in json.loads(vitattack("attacks", "list", "--json").stdout)}
+def test_lists_show_them(vitattack: Callable[..., list[str]]) -> None:
+    listed, info, data = vitattack("attacks list --json", "attacks info pgd", "data list")
+    attacks = {one["name"]: one for one in json.loads(listed)}
     assert attacks["bim"]["forwards"] == 11 and attacks["brighten"]["threats"] == ["brightness"]
-    assert "true_logit" in vitattack("attacks", "info", "pgd").stdout
-    assert "noise-demo" in vitattack("data", "list").stdout
+    assert "true_logit" in info and "noise-demo" in data
 
 
 def test_the_contract_tests_take_them_in(python: Callable[..., Ran]) -> None:

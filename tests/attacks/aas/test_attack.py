@@ -332,9 +332,9 @@ def test_controls_run_at_equal_compute_and_give_a_verdict(toy_images: Images, mo
     parsed: list[str] = []
     parse = syntax.parse_syntax
     monkeypatch.setattr(syntax, "parse_syntax", lambda text: (parsed.append(text), parse(text))[1])
-    settings = {**SETTINGS, "data": toy_images, "calibration": labelled(32, 17)}
+    settings = {**SETTINGS, "data": toy_images, "calibration": labelled(16, 17)}
     model = tiny_vit().model
-    asked = with_bases(["fgsm", "aas(pgd(steps=2), steps=2)", "aas(pgd(steps=2), steps=4, restarts=6)"])
+    asked = with_bases(["fgsm", "aas(pgd(steps=2), steps=1)", "aas(pgd(steps=2), steps=2, restarts=3)"])
     assert asked[-1].text == "pgd(steps=2)" and len(asked) == 4
     first = evaluate(model, asked, **settings)
     attacks = with_controls(first)

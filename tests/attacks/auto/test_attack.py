@@ -61,17 +61,25 @@ def watched(row: int, fidelity: int) -> int:
     return (row == 0) + fidelity * (row < WATCHED)
 
 
-@pytest.mark.parametrize("ball", [LpBall("linf", 0.004), L1Ball("l1", 2.0)], ids=str)
-def test_who_stands_is_who_autoattacks_gradients_leave(ball: LpBall) -> None:
+@pytest.mark.parametrize(
+    ("ball", "n"),
+    [
+        (LpBall("linf", 0.004), 8),
+        pytest.param(LpBall("linf", 0.004), 24, marks=pytest.mark.slow),
+        pytest.param(L1Ball("l1", 2.0), 24, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_who_stands_is_who_autoattacks_gradients_leave(ball: LpBall, n: int) -> None:
     victim = tiny_vit()
-    x = toy_pictures(24, seed=5)
+    x = toy_pictures(n, seed=5)
     y = victim(x).detach().argmax(1)
-    rng = SampleRng(0, tuple(range(24)))
+    rng = SampleRng(0, tuple(range(n)))
     left = ~built("auto", ball)(victim, x, y, rng=rng).evidence["fooled"]
     theirs = attack_text.build("worst(apgd_ce, apgd_t)", ball)
     wanted = ~theirs.prepare(victim, lambda: (x, y), rng=rng)(victim, x, y, rng=rng).evidence["fooled"]
     assert not bool((left & ~wanted).any())
-    assert 4 <= int(left.sum()) <= 19  # neither all nor none, or nothing is compared
+    assert n // 6 <= int(left.sum()) <= n - n // 5  # neither all nor none, or nothing is compared
 
 
 def test_the_opening_in_l1_is_fewer_classes_with_more_steps_unless_somebody_says_otherwise() -> None:

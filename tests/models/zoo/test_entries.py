@@ -52,7 +52,9 @@ def builds() -> Iterator[ZooEntry]:
 
 
 @pytest.mark.parametrize("entry", list(builds()), ids=lambda entry: entry.id)
-def test_it_is_built_at_full_shape(entry: ZooEntry) -> None:
+def test_it_is_built_at_full_shape(entry: ZooEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    # numbers that the meta device draws are none, and take a third of the time
+    monkeypatch.setattr("timm.layers.weight_init._trunc_normal_", lambda tensor, *_: tensor)
     if str(entry.arch).startswith("open_clip:"):
         pytest.importorskip("open_clip")
     with torch.device("meta"):
