@@ -102,7 +102,7 @@ def test_options_are_read_from_the_environment_and_flags_win(here: Here, monkeyp
     assert content["n"] == 8 and content["threat"] == "linf:1/255"
 
 
-def test_help_and_version_are_quick_and_load_nothing_heavy(tmp_path: Path) -> None:
+def test_help_and_version_load_nothing_heavy(tmp_path: Path) -> None:
     for words in (["--help"], ["--version"]):
         code = (
             f"import sys; sys.argv = ['vitattack', *{words!r}]\n"
@@ -112,15 +112,9 @@ def test_help_and_version_are_quick_and_load_nothing_heavy(tmp_path: Path) -> No
             "heavy = {'torch', 'numpy', 'timm', 'pandas', 'rich', 'yaml'} & set(sys.modules)\n"
             "assert not heavy, heavy"
         )
-        times = []
-        for _ in range(3):
-            began = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-            )
-            times.append(time.perf_counter() - began)
-            assert done.returncode == 0, done.stderr
-        assert min(times) < 0.3, times
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_telling_of_a_step_costs_next_to_nothing() -> None:
     console = Console(file=io.StringIO(), force_terminal=True)
     progress = bar(console, quiet=True)
     with StageBoard(progress, console, quiet=False) as board:
-        began = time.perf_counter()
+        began = time.process_time()
         for done in range(20_000):
             board.tell("steps", done, 20_001)
-        assert (time.perf_counter() - began) / 20_000 < 100e-6
+        assert (time.process_time() - began) / 20_000 < 100e-6

@@ -94,19 +94,21 @@ def test_a_file_system_without_locks_has_one_writer(
         assert len(sink.records) == 4
 
 
-def test_a_second_process_is_refused_and_goes_on_once_the_first_is_killed(tmp_path: Path, kind: str) -> None:
+def test_a_second_process_is_refused_and_goes_on_once_the_first_is_killed(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with writer(tmp_path, kind) as other:
         with pytest.raises(Locked, match=rf"process {other.pid} on .*, since .*: wait for it, stop it, or give"):
             Sink(tmp_path, JOB, BATCHES)
         other.kill()
         other.wait()
-        began = time.monotonic()
-        with Sink(tmp_path, JOB, BATCHES):
-            assert time.monotonic() - began < 0.4, "the killed process is still waited for"
+        monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the killed process is still waited for"))
+        Sink(tmp_path, JOB, BATCHES).__exit__()
     assert not lease_of(tmp_path).exists()
 
 
-def test_a_process_killed_this_moment_is_waited_for(tmp_path: Path) -> None:
+def test_a_process_killed_this_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "SECONDS_FOR_THE_KILLED", 20.0)  # however busy the machine is
     with writer(tmp_path) as other:
         threading.Timer(0.1, other.send_signal, (signal.SIGKILL,)).start()
         Sink(tmp_path, JOB, BATCHES).__exit__()
@@ -131,7 +133,7 @@ def elsewhere(path: Path, **changes: Any) -> Holder:
 def test_another_machine_is_alive_as_long_as_its_lease_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
-    monkeypatch.setattr(leases, "SILENT_AFTER", 0.4)
+    monkeypatch.setattr(leases, "SILENT_AFTER", 1.0)
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + jump)  # no clock of one machine is compared with another's
     elsewhere(lease_of(tmp_path))
@@ -142,7 +144,7 @@ def test_another_machine_is_alive_as_long_as_its_lease_changes(
     beat.join()
     began = time.monotonic()
     with Sink(tmp_path, JOB, BATCHES):  # nothing has changed since
-        assert 0.4 <= time.monotonic() - began < 2
+        assert 1 <= time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]\n", '{"token": 1}\n', "\x00" * 300])
