@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from tests.cli.conftest import Here
 from tests.cli.forked_command import Forked, fork
 from tests.cli.long_run import RUN, records_of
+from vitattack.attacks.aas import controls
 from vitattack.models.architectures.small import SMALL
 
 ENTRY = [sys.executable, "-P", "-m", "vitattack.cli"]
@@ -263,7 +264,8 @@ def test_a_full_standard_output_is_one_line(tmp_path: Path, unbuffered: str, roo
     assert done.stderr.count("\n") == 1
 
 
-def test_aas_with_its_report_and_controls(here: Here) -> None:
+def test_aas_with_its_report_and_controls(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "CONTROLS", ("fp64",))  # the others search for longer
     attack = "aas(pgd(steps=2), steps=1, restarts=2, rank_steps=2)"
     few = ("--limit", "8", "--calibration", "cifar10-calib[:2]", "--threads", "1", "--quiet")
     words = ("eval", "tiny-vit", attack, *few)
