@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A process per core, four at most; tests of one file stay together, for they share what is dear to make.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are first imported; most of torch never is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: install install-dev demo docs dist test test-slow coverage check audit clean help
 
