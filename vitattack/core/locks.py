@@ -134,7 +134,7 @@ class _LeaseClaim:
         self._patience = 0.0
         self._why, self._told = "", False
         self._right: _LeaseClaim | None = None  # to take over a dead lease
-        self._awaits_right = False
+        self._awaited: _LeaseClaim | None = None  # the same, where somebody else has the right now
 
     @property
     def holder(self) -> Holder | None:
@@ -144,7 +144,7 @@ class _LeaseClaim:
     def attempt(self, flock: bool | None) -> Lease | None:
         """Get the lease now, or learn who has it; `flock` is whether the file system's lock was had (None: has none)."""
         self._look()
-        self._awaits_right = False
+        self._awaited = None
         seen, lease = self._seen, None
         if flock is not False and seen is None:
             lease = Lease.create(self._lease_path, flock=flock is True)
@@ -156,14 +156,14 @@ class _LeaseClaim:
 
     def is_hopeless(self) -> bool:
         """Whether the holder is alive, or has been awaited long enough."""
-        if self._right is not None and self._awaits_right:
-            return self._right.is_hopeless()
+        if self._awaited is not None:
+            return self._awaited.is_hopeless()
         return time.monotonic() - self._began > self._patience
 
     def say_why(self) -> None:
         """Tell the user once what a long wait is for."""
-        if self._right is not None and self._awaits_right:
-            self._right.say_why()
+        if self._awaited is not None:
+            self._awaited.say_why()
         elif self._why and not self._told and time.monotonic() - self._began > SECONDS_BEFORE_WAITING_IS_NOTED:
             current_listener().note(self._why)
             self._told = True
@@ -173,7 +173,7 @@ class _LeaseClaim:
         self._right = self._right or _LeaseClaim(self._lease_path)
         right = self._right.attempt(None)
         if right is None:
-            self._awaits_right = True
+            self._awaited = self._right
             return None
         try:
             take_over(self._lease_path, dead)
