@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Here
-from tests.cli.test_cli import ENTRY, refused
+from tests.cli.forked_command import fork
+from tests.cli.test_cli import refused
 
 RUN = ("--limit", "12", "--batch-size", "4", "--threads", "1", "--quiet")
 FAST = "fgsm(stop=never)"
@@ -92,7 +92,7 @@ def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, here: Here) -
     def records(root: str) -> dict[str, bytes]:
         return {path.parent.name: path.read_bytes() for path in (tmp_path / root).glob("*/samples.jsonl")}
 
-    process = subprocess.Popen([*ENTRY, *words, "torn"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    process = fork(*words, "torn", cwd=tmp_path)
     deadline = time.monotonic() + 120
     while sum(map(len, records("torn").values())) == 0:
         assert process.poll() is None and time.monotonic() < deadline
