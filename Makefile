@@ -7,7 +7,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 # Modules are compiled when they are first imported; most of torch never is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: install install-dev demo docs dist test test-slow coverage check audit clean help
+.PHONY: install install-dev demo docs dist test test-slow coverage check check-types check-style audit clean help
 
 help:
 	@echo "make demo       install, then attack the embedded models on the embedded images (under 2 minutes on 2 cores)"
@@ -56,10 +56,16 @@ coverage: install-dev
 	@$(BIN)/coverage report --sort=cover | sed -n 1,22p
 	@echo "total: $$($(BIN)/coverage report --format=total) % of the lines"
 
+# Types take as long as all the rest: two at a time.
 check: install-dev
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-style
+
+check-types:
+	$(BIN)/mypy
+
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive vitattack cli
 	$(BIN)/python -P -m pytest tests/test_packaging.py
