@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A process per core, four at most; tests of one file stay together, for they share what is dear to make.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
-# Modules are compiled when they are first imported; most of torch never is.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The suite starts a hundred processes: what one has compiled is kept for the others, whatever the environment says.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: install install-dev demo docs dist test test-slow coverage check check-types check-style audit clean help
 
@@ -43,10 +44,10 @@ demo: install
 	$(BIN)/vitattack eval tiny-vit-standard fgsm pgd auto --limit 100
 
 test: install-dev
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+	$(PYTEST) -m "not slow" $(PARALLEL)
 
 test-slow: install-dev
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 # Apart from make test: before Python 3.12, tracing costs 20 to 75 % of the time.
 coverage: install-dev
