@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from vitattack.core.errors import UsageError, first_line
@@ -126,15 +127,23 @@ def build_from_code(text: str, arguments: Mapping[str, Any]) -> nn.Module:
     return model
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles a file as it is now: compiled before, it would count as the same while its second and size agree."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import_file(path: Path) -> Any:
     """Import a file under a name that is no library's; files beside it can be imported by it."""
     name = f"_vitattack_code_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
-    spec = importlib.util.spec_from_file_location(name, path.absolute())
-    assert spec is not None and spec.loader is not None  # it ends in .py
+    loader = _FromSource(name, str(path.absolute()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look it up there
     with _search(str(path.absolute().parent)):
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     return module
 
 

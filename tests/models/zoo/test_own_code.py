@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,18 @@ def test_arguments_reach_the_code_and_the_same_code_is_the_same_model() -> None:
     assert marks[0] == marks[1] and marks[0].unknown == ()
     Path("mine.py").write_text(SOURCE.replace("x = x + block(x)", "x = x - block(x)"))
     assert fingerprint(load_model("mine.py:make_model", CPU, options).victim) != marks[0]
+
+
+def test_a_file_changed_within_a_second_to_one_of_the_same_size_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes such a file for the one that it compiled before."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    options = FileOptions(normalize="half", arch_kwargs={"depth": 1}, num_classes=7)
+    marks = set()
+    for sign in "+-":
+        Path("mine.py").write_text(SOURCE.replace("x = x + block(x)", f"x = x {sign} block(x)"))
+        os.utime("mine.py", (1, 1))
+        marks.add(fingerprint(load_model("mine.py:make_model", CPU, options).victim).digest)
+    assert len(marks) == 2
 
 
 def test_a_checkpoint_is_loaded_into_it(own: Path) -> None:
