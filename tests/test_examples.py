@@ -32,7 +32,7 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if "lightning" in name else ()) for name in SCRIPTS]
+    "name", [pytest.param(name, marks=() if name == "plain_pytorch" else pytest.mark.slow) for name in SCRIPTS]
 )
 def test_scripts(name: str, tmp_path: Path) -> None:
     words, packages = SCRIPTS[name]

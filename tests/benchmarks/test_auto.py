@@ -90,6 +90,7 @@ def test_runs_on_parts_are_read_together_and_compared_image_by_image(
     assert f"auto leaves image {planted}" in shown and "1 images have no verdict" in shown
 
 
+@pytest.mark.slow
 def test_both_are_timed_on_the_first_images(files: Files, tmp_path: Path, called: Any) -> None:
     run(files, "[:4]", AGAINST, tmp_path / "ref")
     (timed,) = called("--time", "3", "--rounds", "2")["times"]

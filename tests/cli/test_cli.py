@@ -309,7 +309,7 @@ def start_and_wait(root: Path, batches: int) -> Forked:
     raise AssertionError("no batch was written in two minutes")
 
 
-@pytest.mark.parametrize("batches", [1, 5])
+@pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_kill_9_and_resume_gives_identical_records(tmp_path: Path, uninterrupted: bytes, batches: int) -> None:
     process = start_and_wait(tmp_path, batches)
     process.send_signal(signal.SIGKILL)
