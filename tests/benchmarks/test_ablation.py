@@ -29,6 +29,7 @@ def before(record: SampleRecord) -> tuple[int, str, int]:
     return record.index, "robust" if later else record.status, record.forwards + record.backwards - later
 
 
+@pytest.mark.slow
 def test_what_is_remembered_gives_the_records_of_an_evaluation(script: Script, tmp_path: Path) -> None:
     ablation, made_of, victim = script("auto_ablation.py"), script("auto_variants.py"), tiny_vit()
     x = toy_pictures(24, seed=5)

@@ -34,6 +34,7 @@ class Heard(Listener):
         self.lines.append(line)
 
 
+@pytest.mark.slow
 def test_two_gpus_store_the_bytes_of_one_process(tmp_path: Path, two_gpus: None) -> None:
     with listening(Heard()):
         (two,) = evaluate(**RUN, out=tmp_path / "two").results

@@ -112,6 +112,7 @@ def test_lists_show_them(vitattack: Callable[..., list[str]]) -> None:
     assert "true_logit" in info and "noise-demo" in data
 
 
+@pytest.mark.slow
 def test_the_contract_tests_take_them_in(python: Callable[..., Ran]) -> None:
     words = ("-m", "pytest", "-rp", "-p", "no:cacheprovider", "tests/attacks/test_contract.py", "-k", "bim or brighten")
     done = python(*words, cwd=HERE.parents[1])

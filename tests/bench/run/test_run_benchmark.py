@@ -253,6 +253,7 @@ def test_two_processes_give_the_same_records_and_survive_the_death_of_one(tmp_pa
     assert not children()
 
 
+@pytest.mark.slow
 def test_closing_the_outcomes_ends_the_processes(tmp_path: Path) -> None:
     task = Task(CELLS[0], "fgsm", 1, str(tmp_path), device="cpu")
     outcomes: Generator[Outcome] = ProcessExecutor(2).run([task, replace(task, shard=(0, 2))], BenchProgress())
