@@ -55,9 +55,9 @@ def lock_file(stream: IO[Any], path: Path, doing: str = "") -> FileLock:
 
     Waits for processes that are about to die, and watches a lease of another machine for a sign of life.
     """
-    claim = _Claim(stream, path)
+    claim = _Claim(path)
     try:
-        while (lock := claim.attempt()) is None:
+        while (lock := _attempt(stream, claim)) is None:
             if claim.is_hopeless():
                 raise Locked(doing or f"writing {path}", claim.holder)
             claim.say_why()
@@ -74,8 +74,8 @@ def cache_lock(name: str, waiting: Callable[[], None] = lambda: None) -> Iterato
     with ExitStack() as held:
         try:
             stream = held.enter_context(no_pipe(path).open("ab"))
-            claim, began, told = _Claim(stream, path), time.monotonic(), False
-            while (lock := claim.attempt()) is None:
+            claim, began, told = _Claim(path), time.monotonic(), False
+            while (lock := _attempt(stream, claim)) is None:
                 if not told and time.monotonic() - began > SECONDS_BEFORE_WAITING_IS_NOTED:
                     told = True
                     waiting()
@@ -86,38 +86,18 @@ def cache_lock(name: str, waiting: Callable[[], None] = lambda: None) -> Iterato
         yield
 
 
+def _attempt(stream: IO[Any], claim: _Claim) -> FileLock | None:
+    """Lock an open file now, first with the lock of the file system and then with its lease, or learn who has it."""
+    flock, lease = _flock(stream), None
+    try:
+        lease = claim.attempt(flock)
+    finally:
+        if lease is None and flock:
+            _unlock(stream)
+    return None if lease is None else FileLock(stream, lease, flock=flock is True)
+
+
 class _Claim:
-    """Repeated attempts to lock one file: the lock of the file system first, then the lease."""
-
-    def __init__(self, stream: IO[Any], path: Path) -> None:
-        self._stream = stream
-        self._lease = _LeaseClaim(path)
-
-    @property
-    def holder(self) -> Holder | None:
-        """The process that was seen to hold the file."""
-        return self._lease.holder
-
-    def attempt(self) -> FileLock | None:
-        """Lock the file now, or learn who has it."""
-        flock, lease = _flock(self._stream), None
-        try:
-            lease = self._lease.attempt(flock)
-        finally:
-            if lease is None and flock:
-                _unlock(self._stream)
-        return None if lease is None else FileLock(self._stream, lease, flock=flock is True)
-
-    def is_hopeless(self) -> bool:
-        """Whether the holder is alive, or has been awaited long enough."""
-        return self._lease.is_hopeless()
-
-    def say_why(self) -> None:
-        """Tell the user once what a long wait is for."""
-        self._lease.say_why()
-
-
-class _LeaseClaim:
     """Repeated attempts to get the lease of one file, with what they saw of its holder.
 
     Whoever takes a dead lease over holds a lease of its own on that lease meanwhile (`records.lease.lease`): between
@@ -133,8 +113,8 @@ class _LeaseClaim:
         self._has_moved = False
         self._patience = 0.0
         self._why, self._told = "", False
-        self._right: _LeaseClaim | None = None  # to take over a dead lease
-        self._awaited: _LeaseClaim | None = None  # the same, where somebody else has the right now
+        self._right: _Claim | None = None  # to take over a dead lease
+        self._awaited: _Claim | None = None  # the same, where somebody else has the right now
 
     @property
     def holder(self) -> Holder | None:
@@ -170,7 +150,7 @@ class _LeaseClaim:
 
     def _take(self, dead: Sight, *, flock: bool) -> Lease | None:
         """Make a lease in the place of a dead one; None if somebody else was faster."""
-        self._right = self._right or _LeaseClaim(self._lease_path)
+        self._right = self._right or _Claim(self._lease_path)
         right = self._right.attempt(None)
         if right is None:
             self._awaited = self._right
