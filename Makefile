@@ -22,16 +22,15 @@ help:
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
 
 # One stamp per set of requirements, so that nothing is installed twice.
 $(VENV)/installed: pyproject.toml | $(BIN)/python
-	$(PIP) --upgrade pip
 	$(PIP) --editable .
 	@touch $@
 
 # All at once: a resolution takes a quarter of a minute.
 $(VENV)/installed-dev: pyproject.toml requirements/peers.txt | $(BIN)/python
-	$(PIP) --upgrade pip
 	$(PIP) --editable ".[dev,docs,train]" --requirement requirements/peers.txt
 	$(PIP) --no-deps "torchattacks>=3.5"
 	@touch $(VENV)/installed $@
@@ -59,13 +58,13 @@ coverage: install-dev
 	@echo "total: $$($(BIN)/coverage report --format=total) % of the lines"
 
 # Types take as long as all the rest: two at a time.
-check: install-dev
+check:
 	@$(MAKE) --no-print-directory --jobs=2 check-types check-style
 
-check-types:
+check-types: install-dev
 	$(BIN)/mypy
 
-check-style:
+check-style: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
