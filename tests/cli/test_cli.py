@@ -25,12 +25,10 @@ from vitattack.models.architectures.small import SMALL
 ENTRY = [sys.executable, "-P", "-m", "vitattack.cli"]
 
 
-def vitattack(
-    *words: str, cwd: Path, env: dict[str, str] | None = None, **more: object
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120", **(env or {})}
+def vitattack(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
     return subprocess.run(
-        [*ENTRY, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False, **more
+        [*ENTRY, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 

@@ -35,7 +35,7 @@ TRIALS = (
     ("two nodes", 0),
     ("clock", 0),
     ("data", 0),
-    *(pytest.param(*trial, marks=pytest.mark.slow) for trial in MORE),
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE),
 )
 
 

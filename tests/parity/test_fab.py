@@ -74,8 +74,11 @@ def images(victim: Victim, n: int, among: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("norm", BALLS)
-@pytest.mark.parametrize("text", ["fab(steps=4, stop=never)", "fab_t(steps=4, targets=2, stop=never)"])
-def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", ["fab(steps={}, stop=never)", "fab_t(steps={}, targets=2, stop=never)"])
+@pytest.mark.parametrize("steps", [4, pytest.param(6, marks=pytest.mark.slow)])
+def test_the_points_are_those_of_the_reference(
+    text: str, norm: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both query the model at the same points, image by image, when no candidate lies inside the budget."""
     victim = load_model("tiny-vit", torch.device("cpu")).victim.double()
     x, y = images(victim, 2, among=8)
@@ -83,18 +86,18 @@ def test_the_points_are_those_of_the_reference(text: str, norm: str, monkeypatch
     for i in range(len(x)):
         ours, theirs = Watched(victim), Watched(victim)
         theirs.watching = False
-        attack = attack_text.build(text, replace(BALLS[norm], eps=1e-4))
+        attack = attack_text.build(text.format(steps), replace(BALLS[norm], eps=1e-4))
         attack(ours, x[i : i + 1], y[i : i + 1], rng=SampleRng(0, (i,)))
         with double_throughout(monkeypatch), frozen(victim):
             state = torch.get_rng_state()
             settings = {"targeted": True, "n_target_classes": 2} if "fab_t" in text else {}
-            Reference(theirs, norm=THEIRS[norm], n_iter=4, eps=1e-4, **settings).perturb(x[i : i + 1], y[i : i + 1])
+            Reference(theirs, norm=THEIRS[norm], n_iter=steps, eps=1e-4, **settings).perturb(x[i : i + 1], y[i : i + 1])
             torch.set_rng_state(state)
         assert theirs.points[-1].dtype == torch.float64
         assert len(ours.points) == len(theirs.points)
         difference = max(float((a - b).abs().max()) for a, b in zip(ours.points, theirs.points, strict=True))
         assert difference <= 1e-9
-        pulled += len(ours.points) - (5 if "fab_t" not in text else 10)
+        pulled += len(ours.points) - (steps + 1) * (2 if "fab_t" in text else 1)
     assert pulled > 0
 
 
@@ -116,13 +119,14 @@ def verdicts(text: str, norm: str, n: int, settings: dict[str, int]) -> tuple[Te
     return torch.cat(fooled), torch.cat(theirs)
 
 
+@pytest.mark.parametrize("n", [12, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", BALLS)
-def test_fab_t_fools_whom_the_reference_fools(norm: str) -> None:
+def test_fab_t_fools_whom_the_reference_fools(norm: str, n: int) -> None:
     ours, theirs = verdicts(
-        "fab_t(steps=8, targets=1)", norm, 12, {"targeted": True, "n_target_classes": 1, "n_iter": 8}
+        "fab_t(steps=8, targets=1)", norm, n, {"targeted": True, "n_target_classes": 1, "n_iter": 8}
     )
     assert torch.equal(ours, theirs)
-    assert 0 < int(ours.sum()) < 12
+    assert 0 < int(ours.sum()) < n
 
 
 @pytest.mark.slow

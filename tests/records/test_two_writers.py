@@ -144,7 +144,7 @@ def test_another_machine_is_alive_as_long_as_its_lease_changes(
     beat.join()
     began = time.monotonic()
     with Sink(tmp_path, JOB, BATCHES):  # nothing has changed since
-        assert 1 <= time.monotonic() - began < 20
+        assert 1 <= time.monotonic() - began < 2.6
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]\n", '{"token": 1}\n', "\x00" * 300])

@@ -79,7 +79,7 @@ def test_who_stands_is_who_autoattacks_gradients_leave(ball: LpBall, n: int) -> 
     theirs = attack_text.build("worst(apgd_ce, apgd_t)", ball)
     wanted = ~theirs.prepare(victim, lambda: (x, y), rng=rng)(victim, x, y, rng=rng).evidence["fooled"]
     assert not bool((left & ~wanted).any())
-    assert n // 6 <= int(left.sum()) <= n - n // 5  # neither all nor none, or nothing is compared
+    assert n // 6 <= int(left.sum()) <= n * 4 // 5  # neither all nor none, or nothing is compared
 
 
 def test_the_opening_in_l1_is_fewer_classes_with_more_steps_unless_somebody_says_otherwise() -> None:
